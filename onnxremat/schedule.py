@@ -1,0 +1,118 @@
+"""A schedule: the sequence in which ops are executed, repetitions being recomputations.
+
+When tensors are freed is never stored: it follows from the sequence. Executing an op makes a
+fresh *instance* of each of its outputs, and a reader reads the most recent instance of a tensor
+(Kumar et al. 2019, section 2.1). `check` knows nothing about how a schedule was found.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onnxremat.graph import Graph, TensorKind
+
+NEVER = -1
+"""The last reader of an instance that nobody reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Op indices in execution order. An index that stands again is a recomputation."""
+
+    steps: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.steps)
+
+    def recomputations(self) -> int:
+        """How many executions are repetitions."""
+        return len(self.steps) - len(set(self.steps))
+
+    def cost(self, graph: Graph) -> int:
+        """The time of all executions, in the unit of `Op.cost`."""
+        return sum(graph.ops[v].cost for v in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One output of one execution.
+
+    `last_read` is the step of its last reader, or NEVER. `pinned` marks the last instance of a
+    graph output: it carries the output's name and lives to the end of the run.
+    """
+
+    tensor: int
+    step: int
+    last_read: int
+    pinned: bool
+
+
+class ScheduleError(ValueError):
+    """A sequence that is not a schedule of its graph; the message says why."""
+
+
+def given_order(graph: Graph) -> Schedule:
+    """Every op once, in the order of the file."""
+    return Schedule(tuple(range(len(graph.ops))))
+
+
+def instances(graph: Graph, schedule: Schedule) -> tuple[Instance, ...]:
+    """Every instance that the schedule makes, in the order of making.
+
+    The schedule must be valid (see `check`). O(steps + reads).
+    """
+    latest: dict[int, int] = {}
+    made: list[tuple[int, int]] = []
+    last_read: list[int] = []
+    for step, v in enumerate(schedule.steps):
+        for t in graph.ops[v].inputs:
+            if t in latest:
+                last_read[latest[t]] = step
+        for t in graph.ops[v].outputs:
+            latest[t] = len(made)
+            made.append((t, step))
+            last_read.append(NEVER)
+    pinned = {latest[t] for t in graph.outputs if t in latest}
+    return tuple(
+        Instance(t, step, last, i in pinned)
+        for i, ((t, step), last) in enumerate(zip(made, last_read, strict=True))
+    )
+
+
+def check(graph: Graph, schedule: Schedule) -> None:
+    """Raise ScheduleError, saying why, unless the schedule computes the graph.
+
+    Checked: op indices exist; every op runs; every input has an instance when it is read; an op
+    that must not be recomputed runs once; no repetition is useless (one of its outputs is read
+    or is the instance that a graph output is taken from). O(steps + reads).
+    """
+    count = len(graph.ops)
+    runs = [0] * count
+    available: set[int] = set()
+    for step, v in enumerate(schedule.steps):
+        if not 0 <= v < count:
+            raise ScheduleError(f"step {step} executes op {v}, but there are {count} ops")
+        op = graph.ops[v]
+        for t in op.inputs:
+            tensor = graph.tensors[t]
+            if tensor.kind is TensorKind.ACTIVATION and t not in available:
+                raise ScheduleError(
+                    f"step {step}: {op.name!r} reads {tensor.name!r} before it is made"
+                )
+        available.update(op.outputs)
+        runs[v] += 1
+        if runs[v] > 1 and not op.recomputable:
+            raise ScheduleError(f"step {step}: {op.name!r} must not be executed again")
+    for v, times in enumerate(runs):
+        if times == 0:
+            raise ScheduleError(f"op {graph.ops[v].name!r} is never executed")
+    used_steps = {
+        i.step for i in instances(graph, schedule) if i.pinned or i.last_read != NEVER
+    }
+    for step, v in enumerate(schedule.steps):
+        if runs[v] > 1 and step not in used_steps:
+            raise ScheduleError(
+                f"step {step}: nobody reads this execution of {graph.ops[v].name!r}"
+            )
