@@ -1,0 +1,157 @@
+"""Layers that several architectures share: each adds a few operators to a Net.
+
+Images are (batch, channels, height, width), sequences (batch, position, feature). `name` is the
+name of the layer; its weights and inner operators are named after it.
+"""
+
+import math
+
+import numpy as np
+
+from models.net import Net, Value
+
+
+def conv(
+    net: Net,
+    x: Value,
+    channels: int,
+    kernel: int,
+    name: str,
+    *,
+    stride: int = 1,
+    groups: int = 1,
+    bias: bool = True,
+) -> Value:
+    """A square convolution with an odd `kernel`, padded by kernel // 2 pixels on each side."""
+    operands = [x, net.weight(name, "weight", (channels, x.shape[1] // groups, kernel, kernel))]
+    if bias:
+        operands.append(net.weight(name, "bias", (channels,)))
+    return net.op(
+        "Conv",
+        operands,
+        name,
+        kernel_shape=[kernel, kernel],
+        strides=[stride, stride],
+        pads=[kernel // 2] * 4,
+        group=groups,
+    )
+
+
+def conv_transpose(net: Net, x: Value, channels: int, name: str) -> Value:
+    """A 2x2 transposed convolution with stride 2: height and width double."""
+    operands = [
+        x,
+        net.weight(name, "weight", (x.shape[1], channels, 2, 2)),
+        net.weight(name, "bias", (channels,)),
+    ]
+    return net.op("ConvTranspose", operands, name, kernel_shape=[2, 2], strides=[2, 2])
+
+
+def batch_norm(net: Net, x: Value, name: str, *, residual: bool = False) -> Value:
+    """Batch normalisation with stored statistics (Ioffe & Szegedy 2015, algorithm 2).
+
+    `residual` marks the last one in the branch of a residual sum: a smaller scale.
+    """
+    kinds = ("residual_scale" if residual else "scale", "bias", "mean", "variance")
+    operands = [net.weight(name, kind, (x.shape[1],)) for kind in kinds]
+    return net.op("BatchNormalization", [x, *operands], name, epsilon=1e-5)
+
+
+def relu(net: Net, x: Value, name: str) -> Value:
+    """max(x, 0)."""
+    return net.op("Relu", [x], name)
+
+
+def relu6(net: Net, x: Value, name: str) -> Value:
+    """min(max(x, 0), 6)."""
+    return net.op("Clip", [x, net.scalar(0.0), net.scalar(6.0)], name)
+
+
+def silu(net: Net, x: Value, name: str) -> Value:
+    """x * sigmoid(x)."""
+    return net.op("Mul", [x, net.op("Sigmoid", [x], f"{name}/sigmoid")], name)
+
+
+def gelu(net: Net, x: Value, name: str) -> Value:
+    """x * (1 + erf(x / sqrt(2))) / 2 (Hendrycks & Gimpel 2016).
+
+    One Gelu operator from opset 20 on; before, the five operators that exporters write.
+    """
+    if net.opset >= 20:
+        return net.op("Gelu", [x], name)
+    scaled = net.op("Div", [x, net.scalar(math.sqrt(2.0))], f"{name}/scale")
+    error = net.op("Erf", [scaled], f"{name}/erf")
+    shifted = net.op("Add", [error, net.scalar(1.0)], f"{name}/shift")
+    product = net.op("Mul", [x, shifted], f"{name}/product")
+    return net.op("Mul", [product, net.scalar(0.5)], name)
+
+
+def conv_norm_relu(
+    net: Net, x: Value, channels: int, kernel: int, name: str, *, stride: int = 1, norm: bool = True
+) -> Value:
+    """Convolution, batch normalisation when `norm` (then the convolution has no bias), ReLU."""
+    x = conv(net, x, channels, kernel, name, stride=stride, bias=not norm)
+    if norm:
+        x = batch_norm(net, x, f"{name}/norm")
+    return relu(net, x, f"{name}/relu")
+
+
+def max_pool(net: Net, x: Value, kernel: int, stride: int, name: str) -> Value:
+    """Maximum over windows; an odd `kernel` is padded by kernel // 2, an even one is not."""
+    pads = [kernel // 2 if kernel % 2 else 0] * 4
+    shape = [kernel, kernel]
+    return net.op("MaxPool", [x], name, kernel_shape=shape, strides=[stride] * 2, pads=pads)
+
+
+def average_pool(net: Net, x: Value, name: str) -> Value:
+    """Mean of 2x2 windows: height and width halve."""
+    return net.op("AveragePool", [x], name, kernel_shape=[2, 2], strides=[2, 2])
+
+
+def upsample(net: Net, x: Value, name: str) -> Value:
+    """Nearest-neighbour Resize: height and width double."""
+    scales = net.constant(np.array([1, 1, 2, 2], np.float32))
+    absent = net.constant(np.zeros(0, np.float32))  # no region of interest
+    batch, channels, height, width = x.shape
+    return net.op(
+        "Resize",
+        [x, absent, scales],
+        name,
+        known_shape=[batch, channels, 2 * height, 2 * width],
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
+
+
+def dense(net: Net, x: Value, features: int, name: str, *, residual: bool = False) -> Value:
+    """x @ weight + bias over the last axis: one Gemm for a matrix, MatMul and Add for more axes.
+
+    `residual` marks the last one in the branch of a residual sum: smaller weights.
+    """
+    kind = "residual_weight" if residual else "weight"
+    weight = net.weight(name, kind, (x.shape[-1], features))
+    bias = net.weight(name, "bias", (features,))
+    if len(x.shape) == 2:
+        return net.op("Gemm", [x, weight, bias], name)
+    return net.op("Add", [net.op("MatMul", [x, weight], f"{name}/matmul"), bias], name)
+
+
+def layer_norm(net: Net, x: Value, name: str) -> Value:
+    """Layer normalisation over the last axis (Ba et al. 2016)."""
+    operands = [net.weight(name, kind, (x.shape[-1],)) for kind in ("scale", "bias")]
+    return net.op("LayerNormalization", [x, *operands], name, axis=-1, epsilon=1e-5)
+
+
+def feed_forward(net: Net, x: Value, expansion: int, name: str) -> Value:
+    """Dense, GELU, dense over the last axis (Vaswani et al. 2017, section 3.3); same shape."""
+    width = x.shape[-1]
+    hidden = gelu(net, dense(net, x, width * expansion, f"{name}/up"), f"{name}/gelu")
+    return dense(net, hidden, width, f"{name}/down", residual=True)
+
+
+def classifier(net: Net, x: Value, classes: int, name: str) -> Value:
+    """Global average pooling and a dense layer: an image becomes (batch, classes) logits."""
+    pooled = net.op("GlobalAveragePool", [x], f"{name}/pool")
+    flat = net.op("Flatten", [pooled], f"{name}/flatten", axis=1)
+    return dense(net, flat, classes, name)

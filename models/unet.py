@@ -1,0 +1,64 @@
+"""U-Net. Source: Ronneberger, Fischer & Brox 2015, "U-Net: Convolutional Networks for Biomedical
+Image Segmentation", figure 1.
+
+Deviations: convolutions are padded (no cropping at the skips); up-sampling is the paper's 2x2
+transposed convolution or a nearest Resize with a 3x3 convolution; batch normalisation on request.
+The paper's network is `unet(size=572, levels=4, base=64, channels=1, up="transpose")`.
+"""
+
+import onnx
+
+from models import layers
+from models.net import Net, Value
+
+
+def unet(
+    *,
+    size: int = 256,
+    levels: int = 4,
+    base: int = 32,
+    channels: int = 3,
+    classes: int = 2,
+    up: str = "resize",
+    norm: bool = False,
+    batch: int = 1,
+    symbolic_batch: bool = False,
+    opset: int = 17,
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """U-Net (Ronneberger 2015): image (batch, channels, size, size) to logits (batch, classes,
+    size, size).
+
+    size: pixels a side, divisible by 2 ** levels. levels: halvings of the resolution. base:
+    channels at full resolution, doubled at each level. up: "resize" or "transpose". norm: batch
+    normalisation (inference) after each 3x3 convolution.
+    """
+    if size % 2**levels:
+        raise ValueError(f"size is {size}, it must be divisible by 2 ** levels = {2**levels}")
+    if up not in ("resize", "transpose"):
+        raise ValueError(f'up is {up!r}, it must be "resize" or "transpose"')
+    net = Net("unet", batch=batch, symbolic_batch=symbolic_batch, opset=opset, seed=seed)
+    x = net.input("image", (channels, size, size))
+    skips = []
+    for level in range(1, levels + 1):
+        x = _double_conv(net, x, base * 2 ** (level - 1), f"enc{level}", norm)
+        skips.append(x)
+        x = layers.max_pool(net, x, 2, 2, f"enc{level}/pool")
+    x = _double_conv(net, x, base * 2**levels, "middle", norm)
+    for level in range(levels, 0, -1):
+        width = base * 2 ** (level - 1)
+        x = _up(net, x, width, f"dec{level}/up", up)
+        x = net.op("Concat", [skips[level - 1], x], f"dec{level}/concat", axis=1)
+        x = _double_conv(net, x, width, f"dec{level}", norm)
+    return net.model({"logits": layers.conv(net, x, classes, 1, "head")})
+
+
+def _double_conv(net: Net, x: Value, width: int, name: str, norm: bool) -> Value:
+    x = layers.conv_norm_relu(net, x, width, 3, f"{name}/conv1", norm=norm)
+    return layers.conv_norm_relu(net, x, width, 3, f"{name}/conv2", norm=norm)
+
+
+def _up(net: Net, x: Value, width: int, name: str, up: str) -> Value:
+    if up == "transpose":
+        return layers.conv_transpose(net, x, width, name)
+    return layers.conv(net, layers.upsample(net, x, f"{name}/resize"), width, 3, name)

@@ -1,0 +1,44 @@
+"""The smallest sensible options of every builder, and how the tests run a model."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+ort: Any = onnxruntime  # it has no types
+Feeds = dict[str, np.ndarray[Any, np.dtype[Any]]]
+
+TINY: dict[str, dict[str, Any]] = {
+    "densenet": {"blocks": (2, 2), "growth": 4, "size": 32, "classes": 5},
+    "ffn": {"depth": 2, "width": 8, "batch": 2},
+    "inception": {"width": 0.1, "size": 32, "classes": 5},
+    "mlp": {"depth": 2, "width": 8, "features": 6, "classes": 5, "batch": 2},
+    "mobilenet": {"width": 0.25, "size": 32, "classes": 5},
+    "resnet": {"blocks": (1, 1), "base": 4, "size": 16, "classes": 5},
+    "transformer": {"depth": 1, "width": 8, "heads": 2, "sequence": 4},
+    "unet": {"size": 16, "levels": 2, "base": 4},
+    "vae_decoder": {"size": 16, "levels": 1, "blocks": 1, "base": 4, "groups": 2},
+    "vgg": {"size": 32, "base": 2, "hidden": 8, "classes": 5},
+}
+
+
+def tiny(name: str, **options: Any) -> dict[str, Any]:
+    """TINY options of a builder or of its training variant, with `options` on top."""
+    return TINY[name.removesuffix("_train")] | options
+
+
+def session(model: onnx.ModelProto) -> Any:
+    """A CPU session of one thread: enough for these sizes, and the same everywhere."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def run(opened: Any, feeds: Feeds) -> Feeds:
+    """All outputs by name."""
+    names = [output.name for output in opened.get_outputs()]
+    return dict(zip(names, opened.run(names, feeds), strict=True))
