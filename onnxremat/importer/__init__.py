@@ -1,0 +1,36 @@
+"""From an ONNX file to the Graph that planners work on.
+
+    load -> bind_dimensions -> infer_types -> import_model
+
+Nothing here changes a model, runs one, or reads weights.
+"""
+
+from onnxremat.importer.binding import Binding, bind_dimensions, dimension_names
+from onnxremat.importer.dataflow import ImportedModel, import_model
+from onnxremat.importer.load import LoadedModel, from_proto, given_inputs, load
+from onnxremat.importer.order import sorted_nodes
+from onnxremat.importer.purity import is_recomputable
+from onnxremat.importer.shapes import infer_types
+from onnxremat.importer.values import ValueType, ValueTypes
+from onnxremat.importer.views import EAGER_OPS, VIEW_OPS, View, is_view
+
+__all__ = [
+    "EAGER_OPS",
+    "VIEW_OPS",
+    "Binding",
+    "ImportedModel",
+    "LoadedModel",
+    "ValueType",
+    "ValueTypes",
+    "View",
+    "bind_dimensions",
+    "dimension_names",
+    "from_proto",
+    "given_inputs",
+    "import_model",
+    "infer_types",
+    "is_recomputable",
+    "is_view",
+    "load",
+    "sorted_nodes",
+]

@@ -1,0 +1,122 @@
+"""Sizes for the dimensions that a file leaves open.
+
+A dimension with a name is bound by it (`batch=4`), wherever it stands; one without is addressed
+as `INPUT:AXIS` (`images:0=4`). Input names may themselves hold colons (`x:0`), so the axis is what
+follows the last one. Names that only inner values or outputs use may be bound too: that is how a
+user states a size that depends on the data.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from onnx import GraphProto, ValueInfoProto
+
+from onnxremat.errors import ModelError, UsageError
+from onnxremat.importer.load import LoadedModel, given_inputs
+from onnxremat.importer.values import declared_shape, non_tensor_kind
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Complete shapes of the inputs the caller feeds, and the sizes of named dimensions."""
+
+    input_shapes: Mapping[str, tuple[int, ...]]
+    symbols: Mapping[str, int]
+
+
+def bind_dimensions(loaded: LoadedModel, dims: Mapping[str, int]) -> Binding:
+    """Give every input of the model a complete shape.
+
+    Raises UsageError for a name that the model does not have (listing those it has), for a size
+    below 1, and for dimensions left open (saying how to bind them); ModelError for an input that
+    is no tensor.
+    """
+    graph = loaded.model.graph
+    inputs = {value.name: value for value in given_inputs(graph)}
+    for name, value in inputs.items():
+        kind = non_tensor_kind(value.type)
+        if kind is not None:
+            raise ModelError(f"graph input {name!r} is a {kind}: only tensors are supported")
+    symbols, axes = _sort_out(dims, set(dimension_names(graph)), inputs)
+    for (name, axis), size in axes.items():
+        _bind_axis(inputs[name], axis, size, symbols)
+    shapes = {name: _shape(value, symbols, axes) for name, value in inputs.items()}
+    missing = [
+        f"--dim {dim if dim != '?' else f'{name}:{axis}'}=SIZE (dimension {axis} of input {name!r})"
+        for name, shape in shapes.items()
+        for axis, dim in enumerate(shape)
+        if isinstance(dim, str)
+    ]
+    if missing:
+        raise UsageError("the model leaves sizes open: give " + ", ".join(missing))
+    complete = {n: tuple(d for d in s if isinstance(d, int)) for n, s in shapes.items()}
+    return Binding(complete, symbols)
+
+
+def dimension_names(graph: GraphProto) -> Iterator[str]:
+    """The names of dimensions that occur in the declarations of the file, inputs first."""
+    for values in (graph.input, graph.output, graph.value_info):
+        for value in values:
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param:
+                    yield dim.dim_param
+
+
+def _sort_out(
+    dims: Mapping[str, int], names: set[str], inputs: Mapping[str, ValueInfoProto]
+) -> tuple[dict[str, int], dict[tuple[str, int], int]]:
+    """Split `dims` into sizes of named dimensions and sizes of (input, axis)."""
+    symbols: dict[str, int] = {}
+    axes: dict[tuple[str, int], int] = {}
+    for key, size in dims.items():
+        if size < 1:
+            raise UsageError(f"--dim {key}={size}: a size must be at least 1")
+        name, colon, axis = key.rpartition(":")
+        if key in names:
+            symbols[key] = size
+        elif colon and name in inputs and axis.isdecimal():
+            axes[name, int(axis)] = size
+        else:
+            raise UsageError(f"the model has no dimension {key!r}; it has {_existing(inputs)}")
+    return symbols, axes
+
+
+def _existing(inputs: Mapping[str, ValueInfoProto]) -> str:
+    found: dict[str, None] = {}
+    for name, value in inputs.items():
+        for axis, dim in enumerate(declared_shape(value.type, {}) or ()):
+            if isinstance(dim, str):
+                found[dim if dim != "?" else f"{name}:{axis}"] = None
+    return ", ".join(found) if found else "none that is open: all input sizes are fixed"
+
+
+def _bind_axis(value: ValueInfoProto, axis: int, size: int, symbols: dict[str, int]) -> None:
+    """Check a size given by `INPUT:AXIS`; if the dimension has a name, the name gets it."""
+    shape = declared_shape(value.type, symbols)
+    if shape is None:
+        return
+    if axis >= len(shape):
+        raise UsageError(f"input {value.name!r} has {len(shape)} dimensions, and no axis {axis}")
+    dim = shape[axis]
+    if isinstance(dim, int) and dim != size:
+        raise UsageError(f"dimension {axis} of input {value.name!r} is {dim}, not {size}")
+    if isinstance(dim, str) and dim != "?":
+        symbols[dim] = size
+
+
+def _shape(
+    value: ValueInfoProto, symbols: Mapping[str, int], axes: Mapping[tuple[str, int], int]
+) -> tuple[int | str, ...]:
+    declared = declared_shape(value.type, symbols)
+    if declared is None:
+        given = sorted(axis for name, axis in axes if name == value.name)
+        if not given or given != list(range(len(given))):
+            raise UsageError(
+                f"input {value.name!r} declares no shape: give every dimension, "
+                f"--dim {value.name}:0=SIZE and so on"
+            )
+        return tuple(axes[value.name, axis] for axis in given)
+    return tuple(
+        axes.get((value.name, axis), dim) if dim == "?" else dim
+        for axis, dim in enumerate(declared)
+    )

@@ -1,0 +1,213 @@
+"""From a model and the types of its values to the Graph that planners work on.
+
+What is an Op: every node that computes at run time. What is not: Constant nodes, with
+`fold_constants` also pure nodes on constants alone (a session that optimises has folded them), and
+views (see views.py). Without `fold_constants` a node on weights alone is an ordinary Op: a session
+that does not optimise runs it each time, and its output takes memory like any other.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import ModelProto, NodeProto
+
+from onnxremat.costs import DEFAULT_COSTS, CostModel, op_cost
+from onnxremat.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.importer.constants import Constants, find_constants
+from onnxremat.importer.load import LoadedModel, given_inputs
+from onnxremat.importer.nodes import captured, op_key
+from onnxremat.importer.purity import inference_dropout, is_recomputable
+from onnxremat.importer.sizes import check_sizes
+from onnxremat.importer.values import ValueType
+from onnxremat.importer.views import (
+    EAGER_OPS,
+    VIEW_OPS,
+    View,
+    find_views,
+    operands_of,
+    root_of,
+    training_mode,
+)
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model and its Graph, with what leads from one to the other.
+
+    `op_nodes[v]` is the index in `model.graph.node` of op v. `views` are the values that are no
+    tensors of their own. `tensor_of` leads from the name of a value to the index of the tensor
+    whose bytes it is; the one kind of value it lacks is an output of a view node that nobody reads
+    (Dropout's mask). `constant_nodes` never are Ops. `input_shapes` are the sizes that the Graph
+    holds for.
+    """
+
+    model: ModelProto
+    graph: Graph
+    op_nodes: tuple[int, ...]
+    views: Mapping[str, View]
+    tensor_of: Mapping[str, int]
+    constant_nodes: frozenset[int]
+    input_shapes: Mapping[str, tuple[int, ...]]
+
+
+def import_model(
+    loaded: LoadedModel,
+    types: Mapping[str, ValueType],
+    *,
+    view_ops: Collection[str] = VIEW_OPS,
+    eager_ops: Collection[str] = EAGER_OPS,
+    fold_constants: bool = False,
+    workspace: Mapping[int, int] | None = None,
+    costs: CostModel = DEFAULT_COSTS,
+    measured_ns: Mapping[int, int] | None = None,
+    allow_recompute: Collection[str] = (),
+) -> ImportedModel:
+    """The Graph of a model's top-level nodes; bodies of subgraphs are not looked into.
+
+    `types` come from `infer_types`. `workspace` and `measured_ns` map node indices to bytes of
+    kernel scratch and to durations; a measured duration wins over the cost model.
+    `allow_recompute` names op types (bare, or `domain::type`) that may be recomputed although
+    their purity is unknown. `view_ops` and `eager_ops` are the runtime's.
+
+    An Op reads, in this order and without absent ones: the roots of its node's inputs, the roots of
+    values that its subgraphs capture, and the roots of what views on the way needed. Values added
+    after the inputs stand once, and what a view needs is left out if it is a weight.
+
+    Raises ModelError, naming the value, if the size of one that a runtime allocates is unknown or
+    if it is no tensor. O(nodes + reads + lengths of view chains read).
+    """
+    nodes = loaded.model.graph.node
+    constants = find_constants(loaded, fold_constants)
+    views = find_views(loaded, constants, types, view_ops)
+    view_nodes = {view.node for view in views.values()}
+    op_nodes = tuple(
+        index
+        for index in range(len(nodes))
+        if index not in constants.nodes and index not in view_nodes
+    )
+    tensors = _tensors(loaded, types, constants, op_nodes)
+    index_of = {tensor.name: index for index, tensor in enumerate(tensors)}
+    reader = _Reader(nodes, views, index_of, constants)
+    names = _unique_names(nodes)
+    ops = tuple(
+        Op(
+            name=names[index],
+            op_type=op_key(nodes[index]),
+            inputs=reader.reads(nodes[index]),
+            outputs=tuple(index_of[name] for name in nodes[index].output if name),
+            cost=_cost(index, nodes[index], types, costs, measured_ns or {}),
+            workspace_bytes=(workspace or {}).get(index, 0),
+            recomputable=_recomputable(nodes[index], loaded, constants, eager_ops, allow_recompute),
+            eager=op_key(nodes[index]) in eager_ops,
+        )
+        for index in op_nodes
+    )
+    inputs = [value.name for value in given_inputs(loaded.model.graph)]
+    graph = Graph(
+        tensors=tensors,
+        ops=ops,
+        inputs=tuple(index_of[name] for name in inputs),
+        outputs=tuple(index_of[value.name] for value in loaded.model.graph.output),
+    )
+    tensor_of = index_of | {name: index_of[root_of(name, views)] for name in views}
+    return ImportedModel(
+        model=loaded.model,
+        graph=graph,
+        op_nodes=op_nodes,
+        views=views,
+        tensor_of=tensor_of,
+        constant_nodes=constants.nodes,
+        input_shapes={name: types[name].shape for name in inputs},
+    )
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Finds which tensors a node reads."""
+
+    nodes: Sequence[NodeProto]
+    views: Mapping[str, View]
+    index_of: Mapping[str, int]
+    constants: Constants
+
+    def reads(self, node: NodeProto) -> tuple[int, ...]:
+        own = [root_of(name, self.views) for name in node.input if name]
+        behind = captured(node)
+        added = dict.fromkeys(root_of(name, self.views) for name in behind)
+        for name in (*node.input, *behind):
+            operands = operands_of(name, self.views, self.nodes)
+            added.update((o, None) for o in operands if o not in self.constants.names)
+        present = set(own)
+        extra = [name for name in added if name not in present]
+        return tuple(self.index_of[name] for name in (*own, *extra))
+
+
+def _tensors(
+    loaded: LoadedModel,
+    types: Mapping[str, ValueType],
+    constants: Constants,
+    op_nodes: Iterable[int],
+) -> tuple[Tensor, ...]:
+    """Graph inputs, then weights, then what the ops make, each in the file's order."""
+    graph = loaded.model.graph
+    folded = (
+        name
+        for index in sorted(constants.nodes)
+        for name in graph.node[index].output
+        if name and name not in constants.types
+    )
+    made = (name for index in op_nodes for name in graph.node[index].output if name)
+    kinds = {
+        TensorKind.INPUT: [value.name for value in given_inputs(graph)],
+        TensorKind.WEIGHT: [*constants.types, *folded],
+        TensorKind.ACTIVATION: list(made),
+    }
+    check_sizes([name for names in kinds.values() for name in names], loaded, types)
+    return tuple(
+        Tensor(name, types[name].shape, types[name].dtype, types[name].nbytes, kind)
+        for kind, names in kinds.items()
+        for name in names
+    )
+
+
+def _cost(
+    index: int,
+    node: NodeProto,
+    types: Mapping[str, ValueType],
+    costs: CostModel,
+    measured_ns: Mapping[int, int],
+) -> int:
+    if index in measured_ns:
+        return measured_ns[index]
+    inputs = [types.get(name) for name in node.input]
+    outputs = [types.get(name) for name in node.output]
+    return op_cost(node, inputs, outputs, costs)
+
+
+def _recomputable(
+    node: NodeProto,
+    loaded: LoadedModel,
+    constants: Constants,
+    eager_ops: Collection[str],
+    allowed: Collection[str],
+) -> bool:
+    """Eager ops run at once, wherever they stand: to run one again gains nothing."""
+    if op_key(node) in eager_ops:
+        return False
+    mode = training_mode(node, loaded, constants)
+    return inference_dropout(node, loaded.opset, mode) or is_recomputable(node, allowed)
+
+
+def _unique_names(nodes: Sequence[NodeProto]) -> list[str]:
+    """A readable name for every node: its own, or its op type and index; suffixed if taken."""
+    taken: set[str] = set()
+    names = []
+    for index, node in enumerate(nodes):
+        wanted = node.name or f"{node.op_type}_{index}"
+        name, count = wanted, 1
+        while name in taken:
+            count += 1
+            name = f"{wanted}_{count}"
+        taken.add(name)
+        names.append(name)
+    return names

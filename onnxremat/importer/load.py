@@ -1,0 +1,209 @@
+"""Reading a model: what is on disk, checked, in topological order, weights left where they are.
+
+External data is never read here: files over 2 GB work, and a rewriter that keeps the tensors'
+`external_data` entries keeps the weights. onnx.checker is not asked: it refuses files that
+runtimes run (fused ops in the standard domain), and the runtime has the last word anyway. What is
+checked is what the importer relies on: names, order, numbers of inputs and outputs.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, inliner
+
+from onnxremat.errors import ModelError, UsageError
+from onnxremat.importer.nodes import DEFAULT_DOMAINS, available_names, local_names
+from onnxremat.importer.order import describe, sorted_nodes
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A checked model whose nodes are in topological order. Treat `model` as read-only.
+
+    `path` is None for a model that never was a file. Locations of external data are relative to
+    `base_dir`. `sha256` is that of the model file (external data not included). `resorted`: the
+    nodes were not in topological order in the file. `inlined`: the file had model-local functions,
+    which were expanded as runtimes do. Node indices everywhere refer to `model`, not to the file.
+    """
+
+    model: ModelProto
+    path: Path | None
+    base_dir: Path
+    sha256: str
+    resorted: bool = False
+    inlined: bool = False
+
+    @property
+    def opset(self) -> int:
+        """The version of the standard operator set, 0 if the model does not import it."""
+        return next((o.version for o in self.model.opset_import if o.domain in DEFAULT_DOMAINS), 0)
+
+
+def load(path: str | os.PathLike[str]) -> LoadedModel:
+    """Read and check an ONNX file.
+
+    Raises UsageError if there is no readable file at `path`, ModelError (one line) if it is not a
+    usable model: not ONNX, truncated, names made twice, a cycle, reads of values nobody makes.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path}") from None
+    except IsADirectoryError:
+        raise UsageError(f"is a directory, not a model file: {path}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    if not content:
+        raise ModelError(f"{path}: the file is empty")
+    model = ModelProto()
+    try:
+        model.ParseFromString(content)
+    except DecodeError:
+        raise ModelError(f"{path}: not an ONNX model, or truncated") from None
+    digest = hashlib.sha256(content).hexdigest()
+    del content
+    try:
+        return _checked(model, path, path.parent, digest)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+
+
+def from_proto(model: ModelProto, base_dir: str | os.PathLike[str] = ".") -> LoadedModel:
+    """Check a model that is in memory; `model` itself is never changed, only copied if needed.
+
+    `base_dir` is where the locations of external data start. Raises ModelError as `load` does.
+    """
+    digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+    return _checked(model, None, Path(base_dir), digest)
+
+
+def given_inputs(graph: GraphProto) -> tuple[onnx.ValueInfoProto, ...]:
+    """The inputs the caller feeds: those that are not initializers (files of IR 3 list both)."""
+    stored = {tensor.name for tensor in graph.initializer}
+    stored.update(tensor.values.name for tensor in graph.sparse_initializer)
+    return tuple(value for value in graph.input if value.name not in stored)
+
+
+def _checked(model: ModelProto, path: Path | None, base_dir: Path, digest: str) -> LoadedModel:
+    _check_header(model)
+    inlined = len(model.functions) > 0
+    if inlined:
+        model = _inline_functions(model)
+    _check_names(model.graph)
+    _check_arity(model)
+    _check_external_files(model.graph, base_dir)
+    order = sorted_nodes(model.graph.node, available_names(model.graph))
+    resorted = order != tuple(range(len(order)))
+    if resorted:
+        model = _with_node_order(model, order)
+    _check_outputs(model.graph)
+    return LoadedModel(model, path, base_dir, digest, resorted, inlined)
+
+
+def _check_header(model: ModelProto) -> None:
+    if not model.HasField("graph"):
+        raise ModelError("not an ONNX model: it has no graph")
+    if not model.graph.node and not model.graph.output:
+        raise ModelError("not an ONNX model: its graph has neither nodes nor outputs")
+    if not model.opset_import:
+        raise ModelError("not a complete ONNX model: it names no operator set")
+
+
+def _inline_functions(model: ModelProto) -> ModelProto:
+    try:
+        return inliner.inline_local_functions(model)
+    except (RuntimeError, ValueError, DecodeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(f"its model-local functions cannot be expanded: {reason}") from None
+
+
+def _check_names(graph: GraphProto) -> None:
+    inputs = [value.name for value in graph.input]
+    stored = [tensor.name for tensor in graph.initializer]
+    stored += [tensor.values.name for tensor in graph.sparse_initializer]
+    for what, names in (("graph input", inputs), ("initializer", stored)):
+        seen = set()
+        for name in names:
+            if not name:
+                raise ModelError(f"{what} without a name")
+            if name in seen:
+                raise ModelError(f"two {what}s are named {name!r}")
+            seen.add(name)
+
+
+def _check_outputs(graph: GraphProto) -> None:
+    made = local_names(graph)
+    for value in graph.output:
+        if value.name not in made:
+            raise ModelError(f"graph output {value.name!r} is made by nothing")
+
+
+def _check_arity(model: ModelProto) -> None:
+    """Numbers of inputs and outputs of standard ops; ops this onnx does not know are left alone."""
+    versions = {opset.domain: opset.version for opset in model.opset_import}
+    limits: dict[tuple[str, str], tuple[int, int, int, int] | None] = {}
+    for index, node in enumerate(model.graph.node):
+        if not node.op_type:
+            raise ModelError(f"node {index} has no op type")
+        key = (node.domain, node.op_type)
+        if key not in limits:
+            limits[key] = _arity(node, versions)
+        arity = limits[key]
+        if arity is None:
+            continue
+        for what, count, low, high in (
+            ("inputs", len(node.input), arity[0], arity[1]),
+            ("outputs", len(node.output), arity[2], arity[3]),
+        ):
+            if not low <= count <= high:
+                raise ModelError(
+                    f"{describe(node, index)} has {count} {what}; it takes {low} to {high}"
+                )
+
+
+def _arity(node: NodeProto, versions: dict[str, int]) -> tuple[int, int, int, int] | None:
+    domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
+    version = versions.get(domain, versions.get(node.domain, 0))
+    if not version or not onnx.defs.has(node.op_type, version, domain):
+        return None
+    schema = onnx.defs.get_schema(node.op_type, version, domain)
+    return schema.min_input, schema.max_input, schema.min_output, schema.max_output
+
+
+def _check_external_files(graph: GraphProto, base_dir: Path) -> None:
+    checked = set()
+    for tensor in external_tensors(graph):
+        location = external_location(tensor)
+        if location in checked:
+            continue
+        checked.add(location)
+        if not (base_dir / location).is_file():
+            raise ModelError(
+                f"the data of {tensor.name!r} is missing: no file {location!r} in {base_dir}"
+            )
+
+
+def external_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Initializers whose data is in another file."""
+    for tensor in graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            yield tensor
+
+
+def external_location(tensor: TensorProto) -> str:
+    """The file, relative to the model's folder, that holds an external tensor."""
+    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+
+
+def _with_node_order(model: ModelProto, order: tuple[int, ...]) -> ModelProto:
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.node[:]
+    copy.graph.node.extend(model.graph.node[index] for index in order)
+    return copy

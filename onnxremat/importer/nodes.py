@@ -1,0 +1,80 @@
+"""What can be said of one node by looking at it alone."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from onnx import AttributeProto, GraphProto, NodeProto, helper
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+_BARE_DOMAINS = (*DEFAULT_DOMAINS, "com.microsoft")
+
+
+def op_key(node: NodeProto) -> str:
+    """How tables name an op: `Conv`, `FusedConv`; `domain::type` for all other domains.
+
+    ONNX Runtime's own domain has no op that shares a name with a standard one and differs in how
+    it uses memory, so both are named alike.
+    """
+    return node.op_type if node.domain in _BARE_DOMAINS else f"{node.domain}::{node.op_type}"
+
+
+def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
+    """The value of an attribute, or `default` if the node has none of that name."""
+    for candidate in node.attribute:
+        if candidate.name == name:
+            return helper.get_attribute_value(candidate)
+    return default
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The bodies of If, Loop, Scan and the like."""
+    for candidate in node.attribute:
+        if candidate.type == AttributeProto.GRAPH:
+            yield candidate.g
+        elif candidate.type == AttributeProto.GRAPHS:
+            yield from candidate.graphs
+
+
+def has_subgraph(node: NodeProto) -> bool:
+    """Whether the node runs other nodes."""
+    return any(True for _ in subgraphs(node))
+
+
+def captured(node: NodeProto) -> tuple[str, ...]:
+    """Names of outer values that the node's subgraphs read, in the order met, without repetition.
+
+    Names are looked up as ONNX scopes them: a body hides outer values of the same name.
+    """
+    found: dict[str, None] = {}
+    for body in subgraphs(node):
+        found.update(dict.fromkeys(_free_names(body)))
+    return tuple(found)
+
+
+def reads(node: NodeProto) -> tuple[str, ...]:
+    """Every value the node reads: its inputs, then what its subgraphs capture."""
+    return (*(name for name in node.input if name), *captured(node))
+
+
+def available_names(graph: GraphProto) -> set[str]:
+    """Values of a graph that exist before any of its nodes runs: inputs and initializers."""
+    names = {value.name for value in graph.input}
+    names.update(tensor.name for tensor in graph.initializer)
+    names.update(tensor.values.name for tensor in graph.sparse_initializer)
+    return names
+
+
+def local_names(body: GraphProto) -> set[str]:
+    """The values that a graph defines itself: outer values of these names are hidden in it."""
+    names = available_names(body)
+    names.update(name for node in body.node for name in node.output if name)
+    return names
+
+
+def _free_names(graph: GraphProto) -> Iterator[str]:
+    local = local_names(graph)
+    for node in graph.node:
+        yield from (name for name in reads(node) if name not in local)
+    yield from (value.name for value in graph.output if value.name not in local)
