@@ -79,7 +79,9 @@ def single_op_bound(graph: Graph, rules: MemoryRules) -> PeakBound:
     for v, op in enumerate(graph.ops):
         nbytes = constant + _variable_bytes(graph, rules, v, size, op.outputs)
         if nbytes > best.nbytes:
-            best = PeakBound(nbytes, v, f"inputs, outputs and workspace of {op.name} ({op.op_type})")
+            best = PeakBound(
+                nbytes, v, f"inputs, outputs and workspace of {op.name} ({op.op_type})"
+            )
     return best
 
 

@@ -96,8 +96,10 @@ class Graph:
                 if producer[t] >= 0:
                     raise ValueError(f"tensor {self.tensors[t].name!r} has two producers")
                 if self.tensors[t].kind is not TensorKind.ACTIVATION:
-                    raise ValueError(f"tensor {self.tensors[t].name!r} is made by an op but is an "
-                                     f"{self.tensors[t].kind.value}")
+                    raise ValueError(
+                        f"tensor {self.tensors[t].name!r} is made by an op but is an "
+                        f"{self.tensors[t].kind.value}"
+                    )
                 producer[t] = index
         for t, tensor in enumerate(self.tensors):
             if tensor.kind is TensorKind.ACTIVATION and producer[t] < 0:

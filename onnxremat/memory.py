@@ -150,9 +150,7 @@ def profile(graph: Graph, schedule: Schedule, rules: MemoryRules) -> MemoryProfi
     return MemoryProfile(tuple(live), peak, live.index(peak) if live else 0)
 
 
-def live_at(
-    graph: Graph, schedule: Schedule, rules: MemoryRules, step: int
-) -> tuple[Buffer, ...]:
+def live_at(graph: Graph, schedule: Schedule, rules: MemoryRules, step: int) -> tuple[Buffer, ...]:
     """The buffers held during `step`, largest first."""
     held = [b for b in buffers(graph, schedule, rules) if b.start <= step < b.end]
     return tuple(sorted(held, key=lambda b: (-b.nbytes, b.instance.tensor, b.instance.step)))

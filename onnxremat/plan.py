@@ -111,8 +111,10 @@ def make_plan(
     budget = problem.budget_bytes
     if budget is not None and peak > budget:
         status = PlanStatus.INFEASIBLE if peak_bound_bytes > budget else PlanStatus.UNKNOWN
-    elif proved or (budget is None and peak == peak_bound_bytes) or (
-        budget is not None and cost == floor
+    elif (
+        proved
+        or (budget is None and peak == peak_bound_bytes)
+        or (budget is not None and cost == floor)
     ):
         status = PlanStatus.OPTIMAL
     else:

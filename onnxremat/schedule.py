@@ -108,11 +108,67 @@ def check(graph: Graph, schedule: Schedule) -> None:
     for v, times in enumerate(runs):
         if times == 0:
             raise ScheduleError(f"op {graph.ops[v].name!r} is never executed")
-    used_steps = {
-        i.step for i in instances(graph, schedule) if i.pinned or i.last_read != NEVER
-    }
+    used_steps = {i.step for i in instances(graph, schedule) if i.pinned or i.last_read != NEVER}
     for step, v in enumerate(schedule.steps):
         if runs[v] > 1 and step not in used_steps:
             raise ScheduleError(
                 f"step {step}: nobody reads this execution of {graph.ops[v].name!r}"
             )
+
+
+def without_unread(graph: Graph, schedule: Schedule) -> Schedule:
+    """The schedule without the repetitions that nobody reads, nor anybody through them.
+
+    What is left passes `check` if every op ran and every read had an instance before. The peak
+    and the time can only fall. O(steps + reads), one pass from the end.
+    """
+    outputs = set(graph.outputs)
+    needed = set(outputs)
+    kept: list[int] = []
+    alive: set[int] = set()
+    for v in reversed(schedule.steps):
+        op = graph.ops[v]
+        unread_by_all = not any(graph.readers[t] or t in outputs for t in op.outputs)
+        if needed.isdisjoint(op.outputs) and not (unread_by_all and v not in alive):
+            continue
+        alive.add(v)
+        kept.append(v)
+        needed.difference_update(op.outputs)
+        needed.update(op.inputs)
+    return Schedule(tuple(reversed(kept)))
+
+
+def with_eager_ops(graph: Graph, schedule: Schedule) -> Schedule:
+    """The schedule as a runtime executes it that starts `eager` ops as soon as it can.
+
+    Each eager op moves to right behind the step that makes its last input. It then reads the
+    first instance of each, which is freed no later than before. O(steps + reads).
+    """
+    missing = {
+        v: {t for t in op.inputs if graph.producer[t] >= 0}
+        for v, op in enumerate(graph.ops)
+        if op.eager
+    }
+    steps: list[int] = []
+
+    def start(tensors: tuple[int, ...]) -> None:
+        ready = [v for t in tensors for v in graph.readers[t] if v in missing]
+        for v in ready:
+            missing[v].difference_update(tensors)
+        for v in sorted(set(ready)):
+            if not missing[v]:
+                del missing[v]
+                steps.append(v)
+                start(graph.ops[v].outputs)
+
+    for v in sorted(missing):
+        if not missing.get(v, True):
+            del missing[v]
+            steps.append(v)
+            start(graph.ops[v].outputs)
+    for v in schedule.steps:
+        if graph.ops[v].eager:
+            continue
+        steps.append(v)
+        start(graph.ops[v].outputs)
+    return Schedule(tuple(steps))

@@ -42,7 +42,9 @@ def parse_bytes(text: str, option: str) -> int:
     """Bytes in `4MB`, `4MiB`, `4096` and the like. Raises UsageError, naming `option`."""
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2].upper() not in _UNITS:
-        raise UsageError(f"{option}: {text!r} is not a size; write for example 4MB, 4MiB or 4000000")
+        raise UsageError(
+            f"{option}: {text!r} is not a size; write for example 4MB, 4MiB or 4000000"
+        )
     nbytes = math.floor(float(match[1]) * _UNITS[match[2].upper()])
     if nbytes <= 0:
         raise UsageError(f"{option}: {text!r} is not a positive size")

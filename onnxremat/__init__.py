@@ -1,0 +1,66 @@
+"""onnxremat: run ONNX models in less memory, with bit-identical results.
+
+    result = onnxremat.rewrite("model.onnx", mem="4MB", output="model.4mb.onnx")
+    session = onnxremat.open_session("model.4mb.onnx")
+
+Names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Audit": "auditing",
+    "InfeasibleError": "errors",
+    "ModelError": "errors",
+    "NoPlanFoundError": "errors",
+    "OnnxrematError": "errors",
+    "Options": "prepare",
+    "RewriteResult": "rewriting",
+    "UsageError": "errors",
+    "VerificationError": "errors",
+    "audit": "auditing",
+    "open_session": "runtimes.session",
+    "rewrite": "rewriting",
+    "verify_files": "verification",
+}
+
+__all__ = [
+    "Audit",
+    "InfeasibleError",
+    "ModelError",
+    "NoPlanFoundError",
+    "OnnxrematError",
+    "Options",
+    "RewriteResult",
+    "UsageError",
+    "VerificationError",
+    "__version__",
+    "audit",
+    "open_session",
+    "rewrite",
+    "verify_files",
+]
+
+if TYPE_CHECKING:
+    from onnxremat.auditing import Audit, audit
+    from onnxremat.errors import (
+        InfeasibleError,
+        ModelError,
+        NoPlanFoundError,
+        OnnxrematError,
+        UsageError,
+        VerificationError,
+    )
+    from onnxremat.prepare import Options
+    from onnxremat.rewriting import RewriteResult, rewrite
+    from onnxremat.runtimes.session import open_session
+    from onnxremat.verification import verify_files
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

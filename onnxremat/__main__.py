@@ -1,0 +1,5 @@
+"""`python -m onnxremat` is the `onnxremat` command."""
+
+from onnxremat.cli import main
+
+main()

@@ -1,0 +1,167 @@
+"""What a model needs, where its peak comes from, and how far down a schedule could take it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxremat.bounds import peak_bound
+from onnxremat.graph import Graph, TensorKind
+from onnxremat.memory import MemoryRules, live_at, profile
+from onnxremat.plan import Limits, Problem
+from onnxremat.planners import PLANNERS
+from onnxremat.prepare import Options, ProgressReport, prepare, silent
+from onnxremat.runtimes.measure import measure_activation
+from onnxremat.runtimes.rules import RECIPE_RULES
+from onnxremat.schedule import Schedule, given_order, with_eager_ops
+from onnxremat.units import MemoryLimit
+
+_REORDER_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTensor:
+    """A tensor held at the peak: made by `made_by`, last read by `last_read_by` (None: kept to the
+    end as a graph output)."""
+
+    name: str
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    made_by: str
+    last_read_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The step with the most bytes, in a given schedule: which op runs, what is held beside it."""
+
+    nbytes: int
+    step: int
+    steps: int
+    op: str
+    op_type: str
+    workspace_bytes: int
+    held: tuple[HeldTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The lower bound on the peak of any schedule of whole ops, and what sets it."""
+
+    nbytes: int
+    op: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """A model before anything is done to it.
+
+    `original_peak_bytes` and `released_peak_bytes` are measured in the runtime under the recipe;
+    `peak` is where the model of memory puts the released model's peak, `floor` what no schedule of
+    whole ops can go below, `reordered_peak_bytes` what the first reordering found reaches.
+    `unread_values` are those that the runtime would hold to the end for nobody.
+    """
+
+    model: Path
+    nodes: int
+    ops: int
+    unread_values: int
+    weight_bytes: int
+    input_bytes: int
+    original_peak_bytes: int
+    released_peak_bytes: int
+    peak: Peak
+    floor: Floor
+    reordered_peak_bytes: int
+    limit_bytes: int | None
+    threads: int | None
+
+
+def audit(
+    model: Path,
+    options: Options | None = None,
+    *,
+    limit: MemoryLimit | None = None,
+    progress: ProgressReport = silent,
+) -> Audit:
+    """Measure a model in the runtime and explain its peak. Writes nothing.
+
+    Raises UsageError or ModelError.
+    """
+    options = options or Options()
+    subject = prepare(model, options, progress)
+    feed, graph = subject.feed, subject.imported.graph
+    progress("measuring memory")
+    original = measure_activation(feed.source(), feed.inputs, feed.recipe).peak_bytes
+    released = original
+    if subject.released.changed:
+        source = subject.released_source()
+        released = measure_activation(source, feed.inputs, feed.recipe).peak_bytes
+    as_given = with_eager_ops(graph, given_order(graph))
+    progress("reordering")
+    problem = Problem(graph, RECIPE_RULES, max_copies=1, starts=(as_given,))
+    limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
+    reordered = PLANNERS["reorder"].function(problem, limits)
+    return Audit(
+        model,
+        len(feed.loaded.model.graph.node),
+        len(graph.ops),
+        subject.released.dropped_outputs + subject.released.size_readers,
+        kind_bytes(graph, TensorKind.WEIGHT),
+        kind_bytes(graph, TensorKind.INPUT),
+        original,
+        released,
+        find_peak(graph, as_given, RECIPE_RULES),
+        find_floor(graph, RECIPE_RULES),
+        min(reordered.peak_bytes, released),
+        None if limit is None else limit.resolve(original),
+        options.threads,
+    )
+
+
+def find_peak(graph: Graph, schedule: Schedule, rules: MemoryRules) -> Peak:
+    """The peak of a schedule and the tensors held there, largest first. O(steps + reads).
+
+    Raises ValueError for an empty schedule.
+    """
+    if not schedule.steps:
+        raise ValueError("an empty schedule has no peak")
+    result = profile(graph, schedule, rules)
+    op = graph.ops[schedule.steps[result.peak_step]]
+    held = []
+    for buffer in live_at(graph, schedule, rules, result.peak_step):
+        tensor = graph.tensors[buffer.instance.tensor]
+        last = buffer.instance.last_read
+        held.append(
+            HeldTensor(
+                tensor.name,
+                buffer.nbytes,
+                tensor.shape,
+                tensor.dtype,
+                graph.ops[schedule.steps[buffer.start]].name,
+                None
+                if buffer.instance.pinned or last < 0
+                else graph.ops[schedule.steps[last]].name,
+            )
+        )
+    return Peak(
+        result.peak_bytes,
+        result.peak_step,
+        len(schedule),
+        op.name,
+        op.op_type,
+        op.workspace_bytes if rules.count_workspace else 0,
+        tuple(held),
+    )
+
+
+def find_floor(graph: Graph, rules: MemoryRules) -> Floor:
+    """`bounds.peak_bound` in names."""
+    bound = peak_bound(graph, rules)
+    name = None if bound.op is None else graph.ops[bound.op].name
+    return Floor(bound.nbytes, name, bound.reason)
+
+
+def kind_bytes(graph: Graph, kind: TensorKind) -> int:
+    """Bytes of all tensors of one kind."""
+    return sum(t.nbytes for t in graph.tensors if t.kind is kind)

@@ -1,0 +1,174 @@
+"""Results as text for people and as plain data for machines."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from onnxremat.auditing import Audit, HeldTensor
+from onnxremat.planners import PlannerInfo
+from onnxremat.rewriting import RewriteResult
+from onnxremat.units import format_bytes, format_seconds
+from onnxremat.verification import Verification
+
+_HELD_SHOWN = 10
+
+
+def as_json(result: Any) -> Any:
+    """A result as data that `json.dumps` takes; models are left out, enums are their values."""
+    if is_dataclass(result) and not isinstance(result, type):
+        plain: dict[str, Any] = {}
+        for name in result.__dataclass_fields__:
+            value = getattr(result, name)
+            if not isinstance(value, onnx.ModelProto) and not callable(value):
+                plain[name] = as_json(value)
+        return plain
+    if isinstance(result, Enum):
+        return result.value
+    if isinstance(result, Path):
+        return str(result)
+    if isinstance(result, Mapping):
+        return {str(key): as_json(value) for key, value in result.items()}
+    if isinstance(result, Iterable) and not isinstance(result, str):
+        return [as_json(value) for value in result]
+    return result
+
+
+def rewrite_text(result: RewriteResult) -> str:
+    """What `rewrite` did, in about ten lines."""
+    plan = result.plan
+    share = 100 * result.rewritten.peak_bytes / max(1, result.original.peak_bytes)
+    rows = [
+        ("limit", _limit(result)),
+        ("activation peak", f"{format_bytes(result.original.peak_bytes)} original"),
+    ]
+    if result.released.peak_bytes != result.original.peak_bytes:
+        rows.append(
+            ("", f"{format_bytes(result.released.peak_bytes)} released (no unread value is held)")
+        )
+    rows.append(
+        ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten ({share:.1f}%; "
+             f"planned {format_bytes(plan.peak_bytes)})")
+    )  # fmt: skip
+    rows.append(("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"))
+    rows.append(
+        ("recomputed", f"{result.recomputed} executions beside {result.nodes_before} nodes")
+    )
+    if plan.time_bound:
+        extra = 100 * (plan.time_cost / plan.time_bound - 1)
+        rows.append(
+            ("planned time", f"{extra:+.1f}% ({plan.status.value}, planner {plan.planner})")
+        )
+    if result.verification is not None:
+        rows.extend(_verification_rows(result.verification))
+    else:
+        rows.append(("verified", "no (--no-verify)"))
+    if result.output is not None:
+        rows.append(("written", str(result.output)))
+        rows.append(("open it with", f'onnxremat.open_session("{result.output}")'))
+    return _table(rows)
+
+
+def _limit(result: RewriteResult) -> str:
+    if result.limit_bytes is None:
+        return "the smallest peak"
+    own = f" ({result.limit_text} of the original's)" if result.limit_text.endswith("%") else ""
+    return f"{format_bytes(result.limit_bytes)}{own}, activation peak"
+
+
+def verification_text(result: Verification) -> str:
+    """What `verify` measured."""
+    rows = [
+        ("activation peak", f"{format_bytes(result.original.peak_bytes)} original"),
+        ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten"),
+    ]
+    return _table(rows + _verification_rows(result))
+
+
+def _verification_rows(result: Verification) -> list[tuple[str, str]]:
+    same = (
+        "identical bit for bit" if result.identical else f"DIFFER: {len(result.different_outputs)}"
+    )
+    order = "as planned" if result.order_as_planned else "NOT as planned"
+    return [
+        ("measured time", f"{format_seconds(result.original_seconds)} original, "
+                          f"{format_seconds(result.rewritten_seconds)} rewritten "
+                          f"({100 * (result.time_ratio - 1):+.1f}%)"),
+        ("outputs", same),
+        ("executed order", order),
+    ]  # fmt: skip
+
+
+def audit_text(result: Audit) -> str:
+    """What a model needs and where its peak comes from."""
+    peak = result.peak
+    rows = [
+        ("nodes", f"{result.nodes} ({result.ops} compute; {result.unread_values} unread values)"),
+        ("weights", format_bytes(result.weight_bytes)),
+        ("inputs", format_bytes(result.input_bytes)),
+        ("activation peak", f"{format_bytes(result.original_peak_bytes)} measured"),
+    ]
+    if result.released_peak_bytes != result.original_peak_bytes:
+        rows.append(
+            ("", f"{format_bytes(result.released_peak_bytes)} measured, no unread value held")
+        )
+    rows.append(("", f"{format_bytes(peak.nbytes)} by the model of memory"))
+    rows.append(("at step", f"{peak.step + 1} of {peak.steps}: {peak.op} ({peak.op_type})"))
+    if peak.workspace_bytes:
+        rows.append(("workspace there", format_bytes(peak.workspace_bytes)))
+    setter = "" if result.floor.op is None else f" (op {result.floor.op})"
+    rows.append(
+        ("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}{setter}")
+    )
+    rows.append(("reordering alone", f"{format_bytes(result.reordered_peak_bytes)} or less"))
+    if result.limit_bytes is not None:
+        rows.append(
+            ("limit", f"{format_bytes(result.limit_bytes)}: {_verdict(result, result.limit_bytes)}")
+        )
+    return "\n\n".join([_table(rows), _held_table(peak.held)])
+
+
+def _verdict(result: Audit, limit: int) -> str:
+    if result.original_peak_bytes <= limit:
+        return "met as it is"
+    if result.floor.nbytes > limit:
+        return "impossible for whole ops (below the lower bound)"
+    if result.reordered_peak_bytes <= limit:
+        return "reordering alone meets it"
+    return "above the lower bound: try `onnxremat rewrite`"
+
+
+def _held_table(held: Sequence[HeldTensor]) -> str:
+    header = ("held at the peak", "size", "shape", "made by", "last read by")
+    lines = [
+        (t.name, format_bytes(t.nbytes), f"{t.dtype}[{','.join(map(str, t.shape))}]", t.made_by,
+         t.last_read_by or "(graph output)")
+        for t in held[:_HELD_SHOWN]
+    ]  # fmt: skip
+    table = _columns([header, *lines])
+    if len(held) > _HELD_SHOWN:
+        rest = sum(t.nbytes for t in held[_HELD_SHOWN:])
+        table += f"\nand {len(held) - _HELD_SHOWN} smaller, {format_bytes(rest)} together"
+    return table
+
+
+def planners_text(planners: Sequence[PlannerInfo]) -> str:
+    """The planner table."""
+    return _columns([("planner", "what it does", "source"),
+                     *((p.name, p.summary, p.source) for p in planners)])  # fmt: skip
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> str:
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )

@@ -1,0 +1,210 @@
+"""Values to run a model on: made from a seed, or loaded from a file.
+
+Made values keep training graphs finite and indices valid: floats are 0.1 of a standard normal,
+integers 0 or 1.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from onnxremat.errors import ModelError, UsageError
+from onnxremat.runtimes.wire import Array, is_foreign
+
+_FLOAT_SCALE = 0.1
+_UNSUPPORTED = ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "FLOAT8E8M0", "UNDEFINED")
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """An input that the caller must give: `dims` are sizes, or names of sizes not known yet
+    (None where a dimension has neither)."""
+
+    name: str
+    elem_type: int
+    dims: tuple[int | str | None, ...]
+
+    @property
+    def numpy_type(self) -> np.dtype[Any]:
+        """The numpy type of its values. Raises ModelError where ONNX Runtime takes none."""
+        label = TensorProto.DataType.Name(self.elem_type)
+        if label in _UNSUPPORTED:
+            raise ModelError(
+                f"input {self.name!r} is of type {label.lower()}, which cannot be fed from Python"
+            )
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(self.elem_type))
+
+
+def input_specs(model: onnx.ModelProto) -> tuple[InputSpec, ...]:
+    """The inputs a caller must give: those that are not also initializers (as in IR 3 files).
+
+    Raises ModelError for an input that is no tensor or has no declared rank.
+    """
+    given = {tensor.name for tensor in model.graph.initializer}
+    given.update(tensor.values.name for tensor in model.graph.sparse_initializer)
+    return tuple(_spec(value) for value in model.graph.input if value.name not in given)
+
+
+def make_inputs(
+    model: onnx.ModelProto, dims: Mapping[str, int] | None = None, seed: int = 0
+) -> dict[str, Array]:
+    """A value for every input; `dims` gives sizes to named dimensions.
+
+    The same seed gives the same values, whatever other inputs the model has. Raises ModelError as
+    `input_specs` does, UsageError if a dimension is not bound or the model has none of that name.
+    """
+    specs = input_specs(model)
+    bound = dict(dims or {})
+    known = {dim for spec in specs for dim in spec.dims if isinstance(dim, str)}
+    for name in bound:
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "no named dimensions"
+            raise UsageError(f"no input has a dimension {name!r}; there are: {listed}")
+    return {spec.name: _value(spec, _shape(spec, bound), seed) for spec in specs}
+
+
+def load_inputs(
+    path: Path | str, model: onnx.ModelProto, dims: Mapping[str, int] | None = None
+) -> dict[str, Array]:
+    """The inputs stored by name in an .npz file, checked against the model.
+
+    Types that numpy does not know may be stored as unsigned integers of the same size. Raises
+    UsageError if the file cannot be read, lacks an input, has one too many, or a type or a shape
+    does not fit; dimensions of one name must agree with each other and with `dims`.
+    """
+    stored = _read(Path(path))
+    specs = input_specs(model)
+    names = {spec.name for spec in specs}
+    for name in sorted(set(stored) - names):
+        raise UsageError(f"{path} has {name!r}, but the model has no such input")
+    bound = dict(dims or {})
+    result = {}
+    for spec in specs:
+        if spec.name not in stored:
+            raise UsageError(f"{path} has no value for input {spec.name!r}")
+        result[spec.name] = _typed(spec, stored[spec.name])
+        _check_shape(spec, stored[spec.name].shape, bound)
+    return result
+
+
+def bound_dimensions(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, int]:
+    """The size of every named input dimension, as `inputs` have it.
+
+    Raises UsageError if an input is missing, has another rank, or sizes disagree.
+    """
+    bound: dict[str, int] = {}
+    for spec in input_specs(model):
+        if spec.name not in inputs:
+            raise UsageError(f"no value for input {spec.name!r}")
+        _check_shape(spec, inputs[spec.name].shape, bound)
+    return bound
+
+
+def _spec(value: onnx.ValueInfoProto) -> InputSpec:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        described = (kind or "no type").removesuffix("_type").replace("_", " ")
+        raise ModelError(f"input {value.name!r} is no tensor but has type: {described}")
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        raise ModelError(f"input {value.name!r} has no declared shape")
+    return InputSpec(value.name, tensor.elem_type, tuple(_dims(tensor.shape)))
+
+
+def _dims(shape: onnx.TensorShapeProto) -> Iterator[int | str | None]:
+    for dim in shape.dim:
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            yield dim.dim_value
+        else:
+            yield dim.dim_param or None
+
+
+def _shape(spec: InputSpec, bound: Mapping[str, int]) -> tuple[int, ...]:
+    sizes = []
+    for axis, dim in enumerate(spec.dims):
+        size = bound.get(dim) if isinstance(dim, str) else dim
+        if size is None:
+            raise UsageError(_unbound(spec, axis, dim))
+        if size < 0:
+            raise UsageError(f"dimension {dim!r} is {size}, but a size cannot be negative")
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def _unbound(spec: InputSpec, axis: int, dim: int | str | None) -> str:
+    if isinstance(dim, str):
+        return (
+            f"input {spec.name!r} has a dimension {dim!r} of no known size: "
+            f"give it with --dim {dim}=VALUE"
+        )
+    return (
+        f"axis {axis} of input {spec.name!r} has neither a size nor a name: give the inputs "
+        f"themselves in an .npz file, or name the dimension and use --dim NAME=VALUE"
+    )
+
+
+def _value(spec: InputSpec, shape: tuple[int, ...], seed: int) -> Array:
+    rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])
+    dtype = spec.numpy_type
+    if spec.elem_type == TensorProto.STRING:
+        return rng.integers(0, 2, shape).astype(np.str_)
+    if spec.elem_type == TensorProto.BOOL:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    if dtype.kind in "iu":
+        return rng.integers(0, 2, shape).astype(dtype)
+    values = rng.standard_normal(shape) * _FLOAT_SCALE
+    return (values + 1j * values).astype(dtype) if dtype.kind == "c" else _narrowed(values, dtype)
+
+
+def _narrowed(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Floats in another type; small ones go through float32, which every package converts."""
+    return values.astype(dtype) if dtype.itemsize >= 4 else values.astype(np.float32).astype(dtype)
+
+
+def _read(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            if not isinstance(stored, np.lib.npyio.NpzFile):
+                raise UsageError(f"{path} holds one array: an .npz file with names is needed")
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, BadZipFile, EOFError) as error:
+        raise UsageError(f"cannot read inputs from {path}: {error}") from error
+
+
+def _typed(spec: InputSpec, array: Array) -> Array:
+    wanted = spec.numpy_type
+    if spec.elem_type == TensorProto.STRING:
+        if array.dtype.kind in "US":
+            return array.astype(np.str_)
+    elif array.dtype == wanted:
+        return array
+    elif _same_bits(wanted, array.dtype):
+        return array.view(wanted)
+    label = TensorProto.DataType.Name(spec.elem_type).lower()
+    raise UsageError(f"input {spec.name!r} must be {label}, but the file has {array.dtype}")
+
+
+def _same_bits(wanted: np.dtype[Any], stored: np.dtype[Any]) -> bool:
+    """Whether stored integers are the bits of a type that numpy does not know."""
+    return is_foreign(wanted) and stored.kind in "uV" and stored.itemsize == wanted.itemsize
+
+
+def _check_shape(spec: InputSpec, shape: tuple[int, ...], bound: dict[str, int]) -> None:
+    """Compare a shape with what is declared; sizes of named dimensions are added to `bound`."""
+    if len(shape) != len(spec.dims):
+        raise UsageError(
+            f"input {spec.name!r} has {len(spec.dims)} dimensions, but its value has {len(shape)}"
+        )
+    for axis, (dim, size) in enumerate(zip(spec.dims, shape, strict=True)):
+        wanted = bound.setdefault(dim, size) if isinstance(dim, str) else dim
+        if wanted is not None and wanted != size:
+            raise UsageError(
+                f"input {spec.name!r}, axis {axis}: the model says {wanted}, its value has {size}"
+            )

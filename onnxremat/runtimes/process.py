@@ -1,0 +1,184 @@
+"""Running models in a child process, seen from the parent.
+
+ONNX Runtime may refuse a model, run out of memory or crash; in a child each of these becomes one
+ModelError with one line, and the child's allocators start clean. A job is a temporary directory:
+`request.json` and arrays go in, `result.json` and files come out (see `worker`). The child runs
+without what the parent's environment sets for allocators, Python and threads. It is killed when
+the parent is interrupted.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import onnx
+
+import onnxremat
+from onnxremat.errors import ModelError
+from onnxremat.runtimes.recipe import Recipe
+from onnxremat.runtimes.wire import Array, read_arrays, write_arrays
+
+REQUEST, RESULT = "request.json", "result.json"
+MALLOC_THRESHOLD_BYTES = 65536
+"""Blocks from this size on are given back to the system at once, if a child is started with it."""
+
+WORKER = "onnxremat.runtimes.worker"
+
+_DROPPED = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "PYTHON", "OMP_", "KMP_", "ORT_", "MEMRAY_")
+_LONGEST_MESSAGE = 400
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model to execute: a file, or a model in memory with the folder of its external data.
+
+    Exactly one of `path` and `model` is given. External data is never copied.
+    """
+
+    path: Path | None = None
+    model: onnx.ModelProto | None = None
+    base_dir: Path | None = None
+
+    @property
+    def label(self) -> str:
+        """What messages call the model."""
+        if self.path is not None:
+            return str(self.path)
+        return "the model"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A finished child: what it answered, and the directory with the files that it wrote."""
+
+    answer: dict[str, Any]
+    folder: Path
+
+    def arrays(self, written: list[dict[str, str]]) -> dict[str, Array]:
+        """Arrays that the child wrote."""
+        return read_arrays(self.folder, written)
+
+
+@contextmanager
+def run_job(
+    action: str,
+    sources: Sequence[ModelSource],
+    recipes: Sequence[Recipe],
+    inputs: Mapping[str, Array],
+    *,
+    options: Mapping[str, Any] | None = None,
+    malloc_threshold_bytes: int | None = None,
+) -> Iterator[Job]:
+    """Execute models in a child; the job's files exist inside the `with` block.
+
+    `action` and `options` are those of `worker`. Raises ModelError with one line if the runtime
+    refuses or crashes.
+    """
+    with TemporaryDirectory(prefix="onnxremat-") as name:
+        folder = Path(name)
+        request = {
+            "action": action,
+            "models": [_write_model(folder, i, source) for i, source in enumerate(sources)],
+            "recipes": [recipe.to_dict() for recipe in recipes],
+            "inputs": write_arrays(folder, "input", dict(inputs)),
+            "options": dict(options or {}),
+        }
+        (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
+        yield Job(execute(folder, sources, malloc_threshold_bytes), folder)
+
+
+def _write_model(folder: Path, index: int, source: ModelSource) -> dict[str, str | None]:
+    if source.path is not None:
+        if not source.path.is_file():
+            raise ModelError(f"there is no file {str(source.path)!r}")
+        return {"path": str(source.path.resolve()), "data_folder": None}
+    if source.model is None:
+        raise ValueError("a ModelSource needs a path or a model")
+    path = folder / f"model{index}.onnx"
+    try:
+        path.write_bytes(source.model.SerializeToString())
+    except ValueError as error:
+        raise ModelError(
+            "the model is larger than 2 GB: save it with its weights as external data"
+        ) from error
+    base = source.base_dir or Path.cwd()
+    return {"path": str(path), "data_folder": str(base.resolve())}
+
+
+def execute(folder: Path, sources: Sequence[ModelSource], threshold: int | None) -> dict[str, Any]:
+    """Run the child on a job directory; its answer. Raises ModelError as `run_job`."""
+    command = [sys.executable, "-P", "-m", WORKER, str(folder)]
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=child_environment(threshold),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    ) as child:
+        try:
+            _, log = child.communicate()
+        except BaseException:
+            child.kill()
+            raise
+    result = folder / RESULT
+    if child.returncode != 0 or not result.is_file():
+        label = ", ".join(source.label for source in sources)
+        raise ModelError(f"ONNX Runtime failed on {label}: {_death(child.returncode, log)}")
+    answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    if "error" in answer:
+        label = sources[answer.get("model", 0)].label
+        raise ModelError(f"ONNX Runtime refuses {label}: {one_line(answer['error'])}")
+    return answer
+
+
+def child_environment(malloc_threshold_bytes: int | None) -> dict[str, str]:
+    """The parent's environment without settings that change memory, threads or imports."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
+    kept["PYTHONDONTWRITEBYTECODE"] = "1"
+    paths = [str(Path(onnxremat.__path__[0]).resolve().parent), os.environ.get("PYTHONPATH", "")]
+    if paths[0] == sysconfig.get_path("purelib"):
+        del paths[0]  # in front of the standard library it would hide some of that
+    kept["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    if malloc_threshold_bytes is not None:
+        kept["MALLOC_MMAP_THRESHOLD_"] = str(malloc_threshold_bytes)
+        kept["MALLOC_TRIM_THRESHOLD_"] = str(malloc_threshold_bytes)
+    return kept
+
+
+def _death(returncode: int, log: str) -> str:
+    """Why a child ended without an answer."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    last = one_line(lines[-1]) if lines else "it left no message"
+    if returncode == 0:
+        return last
+    if returncode < 0:
+        name = signal.Signals(-returncode).name
+        hint = " (out of memory?)" if name == "SIGKILL" else ""
+        return f"the process was ended by {name}{hint}; {last}"
+    return f"the process ended with code {returncode}; {last}"
+
+
+def one_line(message: str) -> str:
+    """A message of ONNX Runtime without its codes, source paths and line breaks."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", message)
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", text)
+    text = re.sub(r"^\S+ \S+ \[\w:onnxruntime:[^\]]*\] ", "", text)
+    text = re.sub(r"/onnxruntime_src/\S+:\d+ (?:[^:]|::)*?\) (?:const )?(?:\[[^\]]*\] )?", "", text)
+    text = " ".join(text.split())
+    if len(text) > _LONGEST_MESSAGE:
+        text = text[: _LONGEST_MESSAGE - 3] + "..."
+    return text or "no reason given"

@@ -1,0 +1,226 @@
+"""One run of a model as ONNX Runtime executed it: order, sizes, kernel times, workspace.
+
+The runtime writes two files: a profile (JSON, an event for each kernel with the types and shapes
+of what it made) and memory statistics (CSV, scratch for each node). Nodes are told apart by names
+given to a copy of the model: originals may have none, or the same twice, or the same as a node
+inside a subgraph.
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import onnx
+
+from onnxremat.errors import ModelError, UsageError
+from onnxremat.runtimes.isolation import IsolatedNode, isolate
+from onnxremat.runtimes.order import is_constant
+from onnxremat.runtimes.process import ModelSource, run_job
+from onnxremat.runtimes.recipe import OptimizationLevel, Recipe
+from onnxremat.runtimes.wire import Array
+from onnxremat.runtimes.workspace import STATISTICS_EXACT, ValueType, known_workspace_bytes
+
+_TOP, _INNER = "onnxremat_top_", "onnxremat_inner_"
+_KERNEL = "_kernel_time"
+
+
+@dataclass(frozen=True)
+class NodeProfile:
+    """What one node did. `outputs` follow the node's outputs: None for one that is absent or no
+    tensor. `time_ns` is the median over the runs; `workspace_bytes` is scratch beside inputs and
+    outputs, for a node with subgraphs what their bodies hold at most."""
+
+    outputs: tuple[ValueType | None, ...]
+    time_ns: int
+    workspace_bytes: int
+
+
+@dataclass(frozen=True)
+class RunProfile:
+    """A run of a model. Indices are those of `model.graph.node`; subgraph bodies stand nowhere.
+
+    `order` has the nodes as they executed, `nodes` tells about each. Constant nodes do not
+    execute. `expanded` are nodes that the runtime replaced by the nodes of their function: they
+    are in `nodes`, from running each alone, but not in `order`, for their parts do not run
+    together (see `functions`). `foreign` are the op types of nodes that the runtime added
+    (function bodies; casts around what a kernel lacks), as they ran. `unmeasured` are nodes whose
+    workspace may be more than was found, because they could not be run alone.
+    """
+
+    order: tuple[int, ...]
+    nodes: Mapping[int, NodeProfile]
+    expanded: tuple[int, ...] = ()
+    foreign: tuple[str, ...] = ()
+    unmeasured: tuple[int, ...] = ()
+
+
+def profile_run(
+    model: onnx.ModelProto,
+    base_dir: Path | str,
+    inputs: Mapping[str, Array],
+    recipe: Recipe,
+    runs: int = 3,
+) -> RunProfile:
+    """Run `model` in a child and tell what every top-level node did.
+
+    `base_dir` is the folder of its external data. The first run is not timed if there are more.
+    Memory pattern is off, whatever the recipe says, as the statistics need. Raises ModelError if
+    the runtime refuses the model; UsageError if the recipe lets it optimize, because nodes that
+    were merged cannot be told apart.
+    """
+    if recipe.optimization is not OptimizationLevel.NONE:
+        raise UsageError("profiling needs a recipe without optimizations (save the optimized file)")
+    if runs < 1:
+        raise UsageError(f"{runs} runs: at least one is needed")
+    recipe = replace(recipe, mem_pattern=False)
+    source = ModelSource(model=named_copy(model), base_dir=Path(base_dir))
+    with run_job("profile", [source], [recipe], inputs, options={"runs": runs}) as job:
+        events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
+        stats = (job.folder / job.answer["stats"]).read_text(encoding="utf-8")
+    seen = read_profile(model, events, stats)
+    asked = [v for v in seen.order if _needs_isolation(model.graph.node[v])]
+    alone = isolate(model, base_dir, inputs, recipe, [*asked, *seen.expanded])
+    return _with_isolated(model, seen, alone, asked)
+
+
+def _needs_isolation(node: onnx.NodeProto) -> bool:
+    return node.op_type not in STATISTICS_EXACT or any(
+        a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute
+    )
+
+
+def _with_isolated(
+    model: onnx.ModelProto,
+    seen: RunProfile,
+    alone: Mapping[int, IsolatedNode],
+    asked: Sequence[int],
+) -> RunProfile:
+    """The profile, completed by what nodes did when they ran alone."""
+    nodes = dict(seen.nodes)
+    for v, found in alone.items():
+        if v in nodes:
+            nodes[v] = replace(nodes[v], workspace_bytes=found.workspace_bytes)
+        else:
+            outputs = iter(found.outputs)
+            placed = tuple(next(outputs) if name else None for name in model.graph.node[v].output)
+            nodes[v] = NodeProfile(placed, found.time_ns, found.workspace_bytes)
+    unmeasured = tuple(v for v in (*asked, *seen.expanded) if v not in alone)
+    return replace(seen, nodes=nodes, unmeasured=unmeasured)
+
+
+def named_copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which the name of every node says which top-level node it is or belongs to."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for index, node in enumerate(copy.graph.node):
+        node.name = f"{_TOP}{index}"
+        for number, inner in enumerate(inner_nodes(node)):
+            inner.name = f"{_INNER}{index}_{number}"
+    return copy
+
+
+def inner_nodes(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a node's subgraphs, at every depth, in the order of the file."""
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield inner
+                yield from inner_nodes(inner)
+
+
+def read_profile(
+    model: onnx.ModelProto, events: Sequence[Mapping[str, Any]], stats: str
+) -> RunProfile:
+    """What a profile and memory statistics of `named_copy(model)` say about `model`.
+
+    Nodes that the runtime expanded are listed, but not told about.
+    """
+    kernels = sorted(
+        (e for e in events if e.get("cat") == "Node" and e["name"].endswith(_KERNEL)),
+        key=lambda e: e["ts"],
+    )
+    by_node: dict[int, list[Mapping[str, Any]]] = {}
+    foreign: dict[str, str] = {}
+    for event in kernels:
+        name = event["name"].removesuffix(_KERNEL)
+        if name.startswith(_TOP):
+            by_node.setdefault(int(name.removeprefix(_TOP)), []).append(event)
+        elif not name.startswith(_INNER):
+            foreign.setdefault(name, event["args"].get("op_name", name))
+    scratch = _scratch_bytes(stats)
+    nontensors = _Nontensors(model)
+    nodes = {
+        index: _node_profile(model.graph.node[index], found, scratch.get(index, 0), nontensors)
+        for index, found in by_node.items()
+    }
+    silent = tuple(
+        v for v, node in enumerate(model.graph.node) if v not in nodes and not is_constant(node)
+    )
+    return RunProfile(tuple(by_node), nodes, silent, tuple(foreign.values()))
+
+
+def _scratch_bytes(stats: str) -> dict[int, int]:
+    """Scratch of each top-level node, by index. The runtime adds `_NUMBER` to every name."""
+    rows = csv.DictReader(stats.splitlines())
+    scratch = {}
+    for row in rows:
+        name = row["#name"].rpartition("_")[0]
+        if name.startswith(_TOP):
+            scratch[int(name.removeprefix(_TOP))] = int(row["total_temp_allocations"] or 0)
+    return scratch
+
+
+def _node_profile(
+    node: onnx.NodeProto,
+    events: Sequence[Mapping[str, Any]],
+    scratch_bytes: int,
+    nontensors: "_Nontensors",
+) -> NodeProfile:
+    args = events[0]["args"]
+    timed = events[1:] or events
+    time_ns = round(median(event["dur"] for event in timed) * 1000)
+    hidden = known_workspace_bytes(node.op_type, _types(args.get("input_type_shape", ())))
+    outputs = _placed(node, _types(args.get("output_type_shape", ())), nontensors)
+    return NodeProfile(outputs, time_ns, scratch_bytes + hidden)
+
+
+def _types(entries: Sequence[Mapping[str, Sequence[int]]]) -> list[ValueType]:
+    return [ValueType(dtype, tuple(shape)) for e in entries for dtype, shape in e.items()]
+
+
+def _placed(
+    node: onnx.NodeProto, types: Sequence[ValueType], nontensors: "_Nontensors"
+) -> tuple[ValueType | None, ...]:
+    """Types put beside the outputs they belong to: the runtime leaves out the others."""
+    present = [position for position, name in enumerate(node.output) if name]
+    if len(present) != len(types):
+        present = [p for p in present if node.output[p] not in nontensors]
+    if len(present) != len(types):
+        raise ModelError(
+            f"{node.op_type} node {node.name!r} has {len(present)} outputs that are tensors, "
+            f"but ONNX Runtime tells of {len(types)}"
+        )
+    placed: list[ValueType | None] = [None] * len(node.output)
+    for position, value in zip(present, types, strict=True):
+        placed[position] = value
+    return tuple(placed)
+
+
+class _Nontensors:
+    """Names of values that are no tensors (sequences, optionals), found when first asked."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        self._names: set[str] | None = None
+
+    def __contains__(self, name: object) -> bool:
+        if self._names is None:
+            inferred = onnx.shape_inference.infer_shapes(self._model)
+            graph = inferred.graph
+            values = (*graph.value_info, *graph.output)
+            self._names = {v.name for v in values if v.type.WhichOneof("value") != "tensor_type"}
+        return name in self._names

@@ -1,0 +1,147 @@
+"""The record of a plan, kept in the metadata of the file that was written for it.
+
+The file's `metadata_props` entry `onnxremat.plan` holds JSON. `open_session` needs the recipe and
+the input shapes; the rest says where the file comes from.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+
+from onnxremat.errors import UsageError
+from onnxremat.runtimes.library import RUNTIME_VERSION
+from onnxremat.runtimes.recipe import Recipe
+
+METADATA_KEY = "onnxremat.plan"
+RECORD_VERSION = 1
+RUNTIME = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    """What a rewritten file was made for, and how.
+
+    `limit_bytes`: the limit that was asked for, None for the smallest peak. `planned_peak_bytes`
+    and `measured_peak_bytes`: activation peaks. `threads`: of the runtime, None for its own choice.
+    `runtime_version`: of the runtime it was measured on. `input_shapes`: sizes in elements the plan
+    holds for. `executed`: node names in plan order, if they were kept. `recomputed`: how many nodes
+    were added. `original_sha256`: of the model file it was made from.
+    """
+
+    recipe: Recipe
+    input_shapes: Mapping[str, tuple[int, ...]]
+    limit_bytes: int | None
+    planned_peak_bytes: int
+    measured_peak_bytes: int
+    planner: str
+    recomputed: int
+    original_sha256: str
+    threads: int | None = None
+    executed: tuple[str, ...] = ()
+    runtime: str = RUNTIME
+    runtime_version: str = RUNTIME_VERSION
+    version: int = RECORD_VERSION
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        *,
+        input_shapes: Mapping[str, tuple[int, ...]],
+        limit_bytes: int | None,
+        planned_peak_bytes: int,
+        measured_peak_bytes: int,
+        planner: str,
+        recomputed: int,
+        original_sha256: str,
+        executed: tuple[str, ...] = (),
+    ) -> "PlanRecord":
+        """A record for this version of the runtime; threads are the recipe's."""
+        return cls(
+            recipe=recipe,
+            input_shapes=dict(input_shapes),
+            limit_bytes=limit_bytes,
+            planned_peak_bytes=planned_peak_bytes,
+            measured_peak_bytes=measured_peak_bytes,
+            planner=planner,
+            recomputed=recomputed,
+            original_sha256=original_sha256,
+            threads=recipe.threads,
+            executed=executed,
+        )
+
+    def to_json(self) -> str:
+        """The record as JSON, keys sorted; `from_json` reverses it."""
+        data = {
+            "version": self.version,
+            "limit_bytes": self.limit_bytes,
+            "planned_peak_bytes": self.planned_peak_bytes,
+            "measured_peak_bytes": self.measured_peak_bytes,
+            "threads": self.threads,
+            "runtime": self.runtime,
+            "runtime_version": self.runtime_version,
+            "recipe": self.recipe.to_dict(),
+            "input_shapes": {name: list(shape) for name, shape in self.input_shapes.items()},
+            "executed": list(self.executed),
+            "planner": self.planner,
+            "recomputed": self.recomputed,
+            "original_sha256": self.original_sha256,
+        }
+        return json.dumps(data, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "PlanRecord":
+        """The record that `to_json` wrote. Raises UsageError, saying what is wrong with it."""
+        try:
+            data = json.loads(text)
+            if data["version"] != RECORD_VERSION:
+                raise UsageError(
+                    f"the plan's record has version {data['version']}, this onnxremat reads "
+                    f"version {RECORD_VERSION}"
+                )
+            return cls._from_data(data)
+        except KeyError as error:
+            raise UsageError(f"the plan's record has no {error.args[0]!r}") from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"the plan's record is damaged: {error}") from error
+
+    @classmethod
+    def _from_data(cls, data: Mapping[str, Any]) -> "PlanRecord":
+        shapes = data["input_shapes"].items()
+        return cls(
+            recipe=Recipe.from_dict(data["recipe"]),
+            input_shapes={str(name): tuple(int(d) for d in shape) for name, shape in shapes},
+            limit_bytes=data["limit_bytes"],
+            planned_peak_bytes=data["planned_peak_bytes"],
+            measured_peak_bytes=data["measured_peak_bytes"],
+            planner=data["planner"],
+            recomputed=data["recomputed"],
+            original_sha256=data["original_sha256"],
+            threads=data["threads"],
+            executed=tuple(data["executed"]),
+            runtime=data["runtime"],
+            runtime_version=data["runtime_version"],
+            version=data["version"],
+        )
+
+
+def attach_record(model: onnx.ModelProto, record: PlanRecord) -> onnx.ModelProto:
+    """A copy of the model that carries the record, instead of one it may have had."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    kept = [entry for entry in model.metadata_props if entry.key != METADATA_KEY]
+    del copy.metadata_props[:]
+    copy.metadata_props.extend(kept)
+    copy.metadata_props.add(key=METADATA_KEY, value=record.to_json())
+    return copy
+
+
+def read_record(model: onnx.ModelProto) -> PlanRecord | None:
+    """The record a model carries, or None. Raises UsageError if it has one that is damaged."""
+    for entry in model.metadata_props:
+        if entry.key == METADATA_KEY:
+            return PlanRecord.from_json(entry.value)
+    return None

@@ -1,0 +1,175 @@
+"""A model opened in the child process, ready to be run again and again.
+
+Inputs are bound once and outputs are bound to the CPU before every run, so that a run allocates
+what ONNX Runtime needs and nothing else.
+"""
+
+import ctypes
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnxremat.runtimes.library import RUNTIME_ERRORS, ort
+from onnxremat.runtimes.recipe import Recipe, providers, session_options
+from onnxremat.runtimes.wire import REINTERPRETED, Array
+
+DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+class RuntimeRefusal(Exception):
+    """ONNX Runtime will not load or run model number `model`; `reason` is what it says."""
+
+    def __init__(self, model: int, reason: str) -> None:
+        super().__init__(reason)
+        self.model = model
+        self.reason = reason
+
+
+@contextmanager
+def refusals(model: int) -> Iterator[None]:
+    """Turn whatever the runtime raises inside the block into a RuntimeRefusal."""
+    try:
+        yield
+    except MemoryError as error:
+        raise RuntimeRefusal(model, "out of memory") from error
+    except RUNTIME_ERRORS as error:
+        raise RuntimeRefusal(model, str(error)) from error
+
+
+class Runner:
+    """One session with its inputs. `number` is the model's place in the request."""
+
+    def __init__(
+        self,
+        number: int,
+        model: Mapping[str, Any],
+        recipe: Recipe,
+        inputs: Mapping[str, Any],
+        *,
+        config: Mapping[str, str] | None = None,
+        profile_prefix: str | None = None,
+    ) -> None:
+        self.number = number
+        with refusals(number):
+            options = session_options(recipe)
+            for key, value in (config or {}).items():
+                options.add_session_config_entry(key, value)
+            if profile_prefix is not None:
+                options.enable_profiling = True
+                options.profile_file_prefix = profile_prefix
+            self.session = _open(model, recipe, options)
+            self.feeds = self._feeds(inputs)
+            self.binding = self._bind()
+            self.release()
+
+    def _feeds(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        feeds: dict[str, Any] = {}
+        for argument in self.session.get_inputs():
+            if argument.name not in inputs:
+                raise ValueError(f"no value was given for input {argument.name!r}")
+            value = inputs[argument.name]
+            feeds[argument.name] = (
+                value if isinstance(value, ort.OrtValue) else _ort_value(value, argument.type)
+            )
+        return feeds
+
+    def _bind(self) -> Any:
+        """None where ONNX Runtime cannot bind: text inputs."""
+        if any(isinstance(value, np.ndarray) for value in self.feeds.values()):
+            return None
+        binding = self.session.io_binding()
+        for name, value in self.feeds.items():
+            binding.bind_ortvalue_input(name, value)
+        return binding
+
+    def release(self) -> None:
+        """Let go of the outputs of the last run and get ready for the next."""
+        if self.binding is not None:
+            self.binding.clear_binding_outputs()
+            for argument in self.session.get_outputs():
+                self.binding.bind_output(argument.name, "cpu")
+
+    def run(self) -> None:
+        """One run. Outputs are held until `release`."""
+        with refusals(self.number):
+            if self.binding is None:
+                self.session.run(None, self.feeds)
+            else:
+                self.session.run_with_iobinding(self.binding)
+
+    def values(self) -> dict[str, Any]:
+        """Inputs and the outputs of a run of its own, as the runtime's values, by name."""
+        if self.binding is None:
+            raise RuntimeRefusal(self.number, "text inputs cannot be bound")
+        self.run()
+        names = (argument.name for argument in self.session.get_outputs())
+        return {**self.feeds, **dict(zip(names, self.binding.get_outputs(), strict=True))}
+
+    def output_types(self) -> list[tuple[str, list[int]] | None]:
+        """Element type and shape of every output of the last run; None where it is no tensor."""
+        if self.binding is None:
+            return []
+        made = self.binding.get_outputs()
+        return [(_element(v.data_type()), list(v.shape())) if v.is_tensor() else None for v in made]
+
+    def output_bytes(self) -> int:
+        """Bytes of the tensors among the outputs of the last run."""
+        if self.binding is None:
+            return 0
+        made = self.binding.get_outputs()
+        return sum(value.tensor_size_in_bytes() for value in made if value.is_tensor())
+
+    def outputs(self) -> dict[str, Any]:
+        """The outputs of a run of its own: arrays, or lists of arrays for sequences."""
+        arguments = self.session.get_outputs()
+        special = any(_element(argument.type) in REINTERPRETED for argument in arguments)
+        with refusals(self.number):
+            if not special:
+                values = self.session.run(None, self.feeds)
+                return {a.name: value for a, value in zip(arguments, values, strict=True)}
+            if self.binding is None:
+                raise ValueError("text inputs together with bfloat16 outputs are not supported")
+            self.run()
+            made = self.binding.get_outputs()
+            return {a.name: _to_numpy(value) for a, value in zip(arguments, made, strict=True)}
+
+
+def _open(model: Mapping[str, Any], recipe: Recipe, options: Any) -> Any:
+    content: Any = model["path"]
+    if model["data_folder"] is not None:
+        options.add_session_config_entry(DATA_FOLDER, model["data_folder"])
+        content = Path(content).read_bytes()
+    # Without enable_fallback=0 a refusal would be printed and tried again.
+    return ort.InferenceSession(content, options, providers=providers(recipe), enable_fallback=0)
+
+
+def _element(type_name: str) -> str:
+    """`float` of `tensor(float)`."""
+    return type_name.removeprefix("tensor(").removesuffix(")")
+
+
+def _ort_value(array: Array, type_name: str) -> Any:
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    array = array if array.flags.c_contiguous else array.copy("C")
+    special = REINTERPRETED.get(_element(type_name))
+    if special is not None:
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, special)
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def _to_numpy(value: Any) -> Array:
+    """A copy of a tensor; types that numpy does not know become unsigned integers."""
+    if not value.is_tensor():
+        raise ValueError("outputs that are no tensors beside bfloat16 outputs are not supported")
+    if _element(value.data_type()) not in REINTERPRETED:
+        return np.array(value.numpy())
+    shape = tuple(value.shape())
+    count = value.tensor_size_in_bytes()
+    content = bytes((ctypes.c_ubyte * count).from_address(value.data_ptr())) if count else b""
+    item = np.uint16 if count == 2 * prod(shape) else np.uint8
+    return np.frombuffer(content, dtype=item).reshape(shape)

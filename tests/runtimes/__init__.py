@@ -1,0 +1,1 @@
+"""Tests of onnxremat.runtimes: every fact claimed about ONNX Runtime is checked on it."""
