@@ -101,7 +101,7 @@ def holds(result: RewriteResult) -> list[str]:
 HEADER = (
     "model", "nodes", "limit", "original MB", "released MB", "planned MB", "rewritten MB",
     "of original", "recomputed", "planned time", "before", "after",
-    "measured time", "plan+rewrite", "verdict",
+    "measured time", "plan and rewrite", "in all", "verdict",
 )  # fmt: skip
 
 
@@ -127,6 +127,7 @@ def row(case: Case, result: RewriteResult, seconds: float) -> tuple[str, ...]:
         format_seconds(verification.original_seconds),
         format_seconds(verification.rewritten_seconds),
         f"{100 * (verification.time_ratio - 1):+.1f}%",
+        f"{result.planning_seconds:.1f} s",
         f"{seconds:.1f} s",
         ", ".join(holds(result)) + " FAILED" if holds(result) else "holds",
     )
@@ -143,7 +144,7 @@ def run(case: Case, path: Path, time_limit: float) -> tuple[str, ...]:
         verdict = f"exit code {error.exit_code}" + (", as it must" if expected else " FAILED")
         sys.stderr.write(f"{case.name}: {error}\n")
         seconds = f"{time.perf_counter() - start:.1f} s"
-        return (case.name, "", case.limit, *[""] * 10, seconds, verdict)
+        return (case.name, "", case.limit, *[""] * 11, seconds, verdict)
     line = row(case, result, time.perf_counter() - start)
     return line if case.exit_code == 0 else (*line[:-1], "a plan, but none was expected FAILED")
 
@@ -183,9 +184,7 @@ def main() -> None:
         f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
         f"{onnxruntime.__version__}, {os.cpu_count()} cores, "
         f"{arguments.time_limit:g} s of planning at most. Peaks are heap peaks of a run "
-        "under the recipe, the worst of three runs.\n\n"
-        + markdown(rows)
-        + "\n"
+        "under the recipe, the worst of three runs.\n\n" + markdown(rows) + "\n"
     )
     if arguments.markdown:
         arguments.markdown.write_text(text, encoding="utf-8")

@@ -125,7 +125,11 @@ def rewrite_command(
         bool, typer.Option("--recompute/--no-recompute", help="Whether nodes may run again.")
     ] = True,
     tiling: Annotated[
-        bool, typer.Option("--tiling/--no-tiling", help="Whether ops may be cut into tiles (no rewriter does so yet).")
+        bool,
+        typer.Option(
+            "--tiling/--no-tiling",
+            help="Whether ops may be cut into tiles (no rewriter does so yet).",
+        ),
     ] = True,
     allow_op: Annotated[
         list[str], typer.Option(help="Custom op type that may be recomputed; repeatable.")

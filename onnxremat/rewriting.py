@@ -4,6 +4,7 @@ import filecmp
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,7 +36,8 @@ class RewriteResult:
     """A model that runs within a limit, and everything measured on the way.
 
     `limit_bytes` is None if the smallest peak was asked for. `peak` and `floor` describe the
-    original in its own order. `verification` is None with `verify=False`.
+    original in its own order. `verification` is None with `verify=False`. `planning_seconds` is
+    the time from the imported model to the rewritten one, measuring it included.
     """
 
     model: onnx.ModelProto
@@ -51,6 +53,7 @@ class RewriteResult:
     released: HeapMeasurement
     rewritten: HeapMeasurement
     verification: Verification | None
+    planning_seconds: float
 
 
 def default_output(model: Path, limit: MemoryLimit) -> Path:
@@ -120,6 +123,7 @@ def _plan_and_verify(
         max_copies=None if options.recompute else 1,
         starts=(as_given,),
     )
+    started = time.perf_counter()
     candidates: dict[int, tuple[Rewritten, HeapMeasurement]] = {}
 
     def measure(plan: Plan) -> int:
@@ -139,6 +143,7 @@ def _plan_and_verify(
         rewriters="recomputation and reordering" if options.recompute else "reordering alone",
     )
     rewritten, measured = candidates[id(attempt.plan)]
+    planning_seconds = time.perf_counter() - started
     final = _with_record(subject, rewritten, attempt.plan, measured, problem.budget_bytes)
     verification = None
     if options.verify:
@@ -165,6 +170,7 @@ def _plan_and_verify(
         released,
         measured,
         verification,
+        planning_seconds,
     )
 
 

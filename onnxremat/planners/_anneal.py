@@ -4,64 +4,80 @@ import math
 
 import numpy as np
 
-from onnxremat.planners._edit import load, read_steps, undo
+from onnxremat.planners import _layout as at
+from onnxremat.planners._edit import apply_wanted, has_room, load, read_steps, undo
 from onnxremat.planners._flat import Floats, FlatGraph, Ints
 from onnxremat.planners._jit import entry, kernel
+from onnxremat.planners._layout import State
 from onnxremat.planners._moves import (
+    FIXED,
     evict,
-    exchange,
     forget,
-    hot_slot,
-    random_used_slot,
+    hot_execution,
+    random_execution,
     relocate,
     shift,
 )
-from onnxremat.planners._state import (
-    EXCESS,
-    JOURNAL,
-    NONE,
-    PEAK,
-    TARGET,
-    TIME,
-    State,
-    refresh,
-    retarget,
-)
+from onnxremat.planners._state import refresh, retarget
 
 COUNT, BEST_COUNT, BEST_TIME, BEST_PEAK, MINIMISE, ACCEPTED = range(6)
 """Positions in `tally`: length of the current and of the best sequence, the best's time and peak,
-1 to lower the target whenever it is met."""
+1 to lower the target whenever it is met, moves accepted."""
 
 HOT, COLD, PENALTY, TIME_UNIT, COPYING = range(5)
 """Positions in `dial`: temperature at the start and at the end in units of time, penalty factor,
 the time of an average op, and the share of moves that recompute."""
 
+EVICT, FORGET, RELOCATE, EXCHANGE, SHIFT = range(5)
+"""Kinds of moves."""
+
 
 @kernel
 def cost_of(state: State, dial: Floats) -> float:
     """Time in average ops, plus the penalty on what is above the target."""
-    target = max(state.total[TARGET], 1)
-    over = max(state.total[PEAK] - target, 0) * 20.0 + state.total[EXCESS]
-    return state.total[TIME] / dial[TIME_UNIT] + dial[PENALTY] * over / target
+    target = max(state.total[at.TARGET], 1)
+    over = max(state.total[at.PEAK] - target, 0) * 20.0 + state.total[at.EXCESS]
+    return state.total[at.TIME] / dial[TIME_UNIT] + dial[PENALTY] * over / target
 
 
 @kernel
-def move(graph: FlatGraph, state: State, rule: Ints, copying: float) -> bool:
-    """One random move."""
+def random_kind(copying: float) -> int:
+    """The kind of the next move."""
+    if np.random.random() >= copying:
+        return SHIFT
     u = np.random.random()
-    if u < copying:
-        u = np.random.random()
-        if u < 0.4:
-            return evict(graph, state, rule, hot_slot(state))
-        if u < 0.65:
-            return forget(graph, state, rule)
-        if u < 0.8:
-            return relocate(graph, state, rule)
-        if u < 0.95:
-            return exchange(graph, state, rule)
-        return evict(graph, state, rule, random_used_slot(state))
-    s = hot_slot(state) if np.random.random() < 0.3 else random_used_slot(state)
-    return shift(graph, state, rule, state.slot[s])
+    if u < 0.45:
+        return EVICT
+    return FORGET if u < 0.7 else (RELOCATE if u < 0.85 else EXCHANGE)
+
+
+@kernel
+def propose(graph: FlatGraph, state: State, rule: Ints, kind: int) -> bool:
+    """Write what one random move of a kind wants."""
+    state.total[at.WANTED_COUNT] = 0
+    if kind == EVICT:
+        e = hot_execution(state) if np.random.random() < 0.9 else random_execution(state)
+        return evict(graph, state, rule, state.run[at.PLACE, e])
+    if kind == RELOCATE:
+        return relocate(graph, state)
+    if kind == SHIFT:
+        e = hot_execution(state) if np.random.random() < 0.3 else random_execution(state)
+        return shift(graph, state, rule, e)
+    return forget(state)
+
+
+@kernel
+def move(graph: FlatGraph, state: State, rule: Ints, kind: int) -> bool:
+    """Do one random move; what it did is in the journal, even if it fails."""
+    state.total[at.JOURNAL_COUNT] = 0
+    while True:
+        if not propose(graph, state, rule, kind) or not has_room(state, 3):
+            return False
+        done = apply_wanted(graph, state, rule[FIXED])
+        refresh(state)
+        if kind != EXCHANGE or not done:
+            return done
+        kind = EVICT
 
 
 @entry
@@ -82,42 +98,36 @@ def anneal(
     """
     np.random.seed(seed)
     load(graph, state, steps[: tally[COUNT]])
-    retarget(state, state.total[TARGET])
     cost = cost_of(state, dial)
     temperature = dial[HOT]
     cooling = (dial[COLD] / dial[HOT]) ** (100.0 / max(iterations, 1))
     for i in range(iterations):
         if i % 100 == 99:
             temperature *= cooling
-            dial[PENALTY] *= 1.01 if state.total[EXCESS] > 0 else 0.99
+            dial[PENALTY] *= 1.01 if state.total[at.EXCESS] > 0 else 0.99
             dial[PENALTY] = min(max(dial[PENALTY], 1e-3), 1e6)
             cost = cost_of(state, dial)
-        state.total[JOURNAL] = 0
-        if not move(graph, state, rule, dial[COPYING]):
-            undo(graph, state)
-            refresh(state)
-            continue
-        refresh(state)
+        done = move(graph, state, rule, random_kind(dial[COPYING]))
         new = cost_of(state, dial)
-        if new > cost and np.random.random() >= math.exp((cost - new) / temperature):
+        if not done or (new > cost and np.random.random() >= math.exp((cost - new) / temperature)):
             undo(graph, state)
-            refresh(state)
             continue
         cost = new
         tally[ACCEPTED] += 1
-        if _is_better(state, tally):
-            tally[BEST_TIME] = state.total[TIME]
-            tally[BEST_PEAK] = state.total[PEAK]
+        if is_better(state, tally):
+            tally[BEST_TIME] = state.total[at.TIME]
+            tally[BEST_PEAK] = state.total[at.PEAK]
             tally[BEST_COUNT] = read_steps(state, best)
-            if tally[MINIMISE] and state.total[EXCESS] == 0:
-                retarget(state, int(state.total[PEAK] * 0.985))
+            if tally[MINIMISE] and state.total[at.EXCESS] == 0:
+                retarget(state, int(state.total[at.PEAK] * 0.985))
                 cost = cost_of(state, dial)
     tally[COUNT] = read_steps(state, steps)
 
 
 @kernel
-def _is_better(state: State, tally: Ints) -> bool:
-    peak = state.total[PEAK]
-    if tally[MINIMISE] or peak > state.total[TARGET]:
+def is_better(state: State, tally: Ints) -> bool:
+    """Whether the state is better than the best so far."""
+    peak, target = state.total[at.PEAK], state.total[at.TARGET]
+    if tally[MINIMISE] or peak > target:
         return peak < tally[BEST_PEAK]
-    return tally[BEST_PEAK] > state.total[TARGET] or state.total[TIME] < tally[BEST_TIME]
+    return tally[BEST_PEAK] > target or state.total[at.TIME] < tally[BEST_TIME]

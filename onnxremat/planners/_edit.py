@@ -14,6 +14,7 @@ from onnxremat.planners._state import (
     change_held,
     clear,
     instance_end,
+    is_dead,
     last_reader,
     make_room,
     note_instance,
@@ -39,9 +40,9 @@ def _list_repeated(state: State, e: int) -> None:
 def _unlist_repeated(state: State, e: int) -> None:
     count = state.total[at.REPEATED_COUNT] - 1
     moved = state.run[at.REPEATED, count]
-    at = state.run[at.LISTED, e]
-    state.run[at.REPEATED, at] = moved
-    state.run[at.LISTED, moved] = at
+    hole = state.run[at.LISTED, e]
+    state.run[at.REPEATED, hole] = moved
+    state.run[at.LISTED, moved] = hole
     state.total[at.REPEATED_COUNT] = count
 
 
@@ -224,37 +225,79 @@ def _join_readers(graph: FlatGraph, state: State, e: int, before: int) -> None:
 
 
 @kernel
-def insert_logged(graph: FlatGraph, state: State, v: int, q: int) -> int:
-    """`insert`, noted in the journal."""
-    e = insert(graph, state, v, q)
-    at = state.total[at.JOURNAL_COUNT]
-    state.scratch[at.JOURNAL, 3 * at] = e
-    state.total[at.JOURNAL_COUNT] = at + 1
-    return e
+def apply_wanted(graph: FlatGraph, state: State, fixed: int) -> bool:
+    """Do what a move wants, then remove every execution that nobody needs any more.
+
+    False if that is not allowed (a first execution would go although the order is fixed) or too
+    long; what was done by then is in the journal.
+    """
+    stack = state.scratch[at.STACK]
+    forced = 0
+    top = 0
+    for j in range(state.total[at.WANTED_COUNT]):
+        v = state.scratch[at.WANTED, 2 * j]
+        x = state.scratch[at.WANTED, 2 * j + 1]
+        if v == at.REMOVE:
+            stack[top] = x
+            top += 1
+            forced = x + 1
+            continue
+        s = slot_before(state, state.run[at.PLACE, x] if x != at.NONE else state.slot.shape[1])
+        e = insert(graph, state, v, state.slot[at.EXECUTION, s] if s != at.NONE else at.NONE)
+        entry = state.total[at.JOURNAL_COUNT]
+        state.scratch[at.JOURNAL, 3 * entry] = e
+        state.total[at.JOURNAL_COUNT] = entry + 1
+        if state.run[at.EARLIER, e] != at.NONE:
+            stack[top] = state.run[at.EARLIER, e]
+            top += 1
+    state.total[at.WANTED_COUNT] = 0
+    while top > 0:
+        top -= 1
+        e = stack[top]
+        p = state.run[at.PLACE, e]
+        if state.slot[at.EXECUTION, p] != e or not (forced == e + 1 or is_dead(graph, state, e)):
+            continue
+        if (fixed and state.run[at.EARLIER, e] == at.NONE) or not has_room(state, 1):
+            return False
+        v = state.run[at.OP, e]
+        s = slot_before(state, p)
+        entry = state.total[at.JOURNAL_COUNT]
+        state.scratch[at.JOURNAL, 3 * entry] = at.NONE
+        state.scratch[at.JOURNAL, 3 * entry + 1] = v
+        state.scratch[at.JOURNAL, 3 * entry + 2] = (
+            state.slot[at.EXECUTION, s] if s != at.NONE else at.NONE
+        )
+        state.total[at.JOURNAL_COUNT] = entry + 1
+        remove(graph, state, e)
+        for j in range(graph.op[flat.INPUTS, v], graph.op[flat.INPUTS, v + 1]):
+            source = reading(state, graph.tensor[flat.PRODUCER, graph.input[j]], p)
+            if top < stack.size and is_dead(graph, state, source):
+                stack[top] = source
+                top += 1
+    return True
 
 
 @kernel
-def remove_logged(graph: FlatGraph, state: State, e: int) -> None:
-    """`remove`, noted in the journal."""
-    at = state.total[at.JOURNAL_COUNT]
-    s = slot_before(state, state.run[at.PLACE, e])
-    state.scratch[at.JOURNAL, 3 * at] = at.NONE
-    state.scratch[at.JOURNAL, 3 * at + 1] = state.run[at.OP, e]
-    state.scratch[at.JOURNAL, 3 * at + 2] = state.slot[at.EXECUTION, s] if s != at.NONE else at.NONE
-    state.total[at.JOURNAL_COUNT] = at + 1
-    remove(graph, state, e)
+def has_room(state: State, count: int) -> bool:
+    """Whether `count` more executions and journal entries fit."""
+    return (
+        state.total[at.FREE_COUNT] > count + 1
+        and state.total[at.JOURNAL_COUNT] + count < at.JOURNAL_ENTRIES
+    )
 
 
 @kernel
 def undo(graph: FlatGraph, state: State) -> None:
-    """Take back what the journal says. Executions get their numbers back: `free` is a stack."""
-    for at in range(state.total[at.JOURNAL_COUNT] - 1, -1, -1):
-        e = state.scratch[at.JOURNAL, 3 * at]
+    """Take back what the journal says. Executions get their numbers back: FREE is a stack."""
+    for j in range(state.total[at.JOURNAL_COUNT] - 1, -1, -1):
+        e = state.scratch[at.JOURNAL, 3 * j]
         if e != at.NONE:
             remove(graph, state, e)
         else:
-            insert(graph, state, state.scratch[at.JOURNAL, 3 * at + 1], state.scratch[at.JOURNAL, 3 * at + 2])
+            v = state.scratch[at.JOURNAL, 3 * j + 1]
+            insert(graph, state, v, state.scratch[at.JOURNAL, 3 * j + 2])
     state.total[at.JOURNAL_COUNT] = 0
+    refresh(state)
 
 
 @kernel

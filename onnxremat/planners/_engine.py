@@ -9,10 +9,10 @@ import numpy as np
 from onnxremat.memory import profile
 from onnxremat.plan import Limits, Problem, Progress
 from onnxremat.planners._flat import flatten
+from onnxremat.planners._layout import TARGET, make_state
 from onnxremat.schedule import Schedule, ScheduleError, check
 
 NO_LIMIT = 1 << 60
-JOURNAL_ENTRIES = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +107,14 @@ class Engine:
     """The compiled search with its arrays. `best` is what it found."""
 
     def __init__(self, problem: Problem, start: Score, clock: Clock, cooling: Cooling) -> None:
-        from onnxremat.planners import _anneal, _state
+        from onnxremat.planners import _anneal
 
-        self._kernels, self._layout = _anneal, _state
+        self._kernels = _anneal
         self.problem, self.best, self.clock, self.cooling = problem, start, clock, cooling
         self.flat = flatten(problem.graph, problem.rules)
         ops = len(problem.graph.ops)
         slots = max(len(start.schedule), ops) * 2 + min(2 * ops, 20_000) + 400
-        self.state = _state.make_state(self.flat, slots, JOURNAL_ENTRIES)
+        self.state = make_state(self.flat, slots)
         self.chunk = max(200, 4_000_000 // (ops + 200))
         self.rule = np.array([problem.max_copies or NO_LIMIT, problem.fixed_order], dtype=np.int64)
         time_unit = max(problem.graph.total_cost() / max(ops, 1), 1e-9)
@@ -160,7 +160,7 @@ class Engine:
             ],
             dtype=np.int64,
         )  # fmt: skip
-        self.state.total[self._layout.TARGET] = self._target()
+        self.state.total[TARGET] = self._target()
         seed = (self.clock.limits.seed * 1_000_003 + self.chunks) % (1 << 32)
         self._kernels.anneal(
             self.flat, self.state, steps, best, self.rule, tally, self.dial, iterations, seed
@@ -174,7 +174,7 @@ class Engine:
             report(self.clock, found)
 
     def _array(self, schedule: Schedule) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        steps = np.zeros(self.state.slot.size, dtype=np.int64)
+        steps = np.zeros(self.state.slot.shape[1], dtype=np.int64)
         steps[: len(schedule)] = schedule.steps
         return steps
 

@@ -17,13 +17,13 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-KERNEL_FILES = ("_jit", "_flat", "_state", "_edit", "_moves", "_evict", "_anneal", "_construct")
+KERNEL_FILES = ("_jit", "_flat", "_layout", "_state", "_edit", "_moves", "_anneal")
 """The modules whose code ends up in compiled kernels."""
 
 
 def _stamp() -> tuple[float, int]:
     here = Path(__file__).parent
-    stats = [(here / f"{name}.py").stat() for name in KERNEL_FILES if (here / f"{name}.py").exists()]
+    stats = [(here / f"{name}.py").stat() for name in KERNEL_FILES]
     return max(s.st_mtime for s in stats), sum(s.st_size for s in stats)
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from onnxremat.planners import _flat as flat
 from onnxremat.planners._flat import FlatGraph, Ints
 
 NONE = -1
@@ -71,10 +72,10 @@ class State(NamedTuple):
 def make_state(graph: FlatGraph, executions: int) -> State:
     """Arrays for at most `executions` executions, without any."""
     slots = -(-executions // BLOCK) * BLOCK
-    most_inputs = int(np.diff(graph.op[0]).max(initial=0))
-    most_pairs = graph.pair.shape[1]
+    most_inputs = int(np.diff(graph.op[flat.INPUTS]).max(initial=0))
+    most_pairs = int(np.diff(graph.op[flat.PAIRS]).max(initial=0))
     takers = 2 * most_inputs + 4 * graph.width + 8
-    affected = 2 * (takers * (1 + min(most_pairs, 8)) + takers)
+    affected = 2 * (takers * (2 + most_pairs))
     scratch = max(3 * JOURNAL_ENTRIES, affected, slots + JOURNAL_ENTRIES)
     return State(
         _rows(2, slots),

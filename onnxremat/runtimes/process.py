@@ -177,7 +177,11 @@ def one_line(message: str) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m", "", message)
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", text)
     text = re.sub(r"^\S+ \S+ \[\w:onnxruntime:[^\]]*\] ", "", text)
-    text = re.sub(r"/onnxruntime_src/\S+:\d+ (?:[^:]|::)*?\) (?:const )?(?:\[[^\]]*\] )?", "", text)
+    text = re.sub(
+        r"/onnxruntime_src/\S+:\d+ (?:[^:]|::)*?\)(?:::<lambda\(.*?\)>)? (?:const )?(?:\[[^\]]*\] )?",
+        "",
+        text,
+    )
     text = " ".join(text.split())
     if len(text) > _LONGEST_MESSAGE:
         text = text[: _LONGEST_MESSAGE - 3] + "..."

@@ -8,6 +8,7 @@ inside a subgraph.
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,13 +79,26 @@ def profile_run(
         raise UsageError(f"{runs} runs: at least one is needed")
     recipe = replace(recipe, mem_pattern=False)
     source = ModelSource(model=named_copy(model), base_dir=Path(base_dir))
-    with run_job("profile", [source], [recipe], inputs, options={"runs": runs}) as job:
-        events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
-        stats = (job.folder / job.answer["stats"]).read_text(encoding="utf-8")
+    try:
+        with run_job("profile", [source], [recipe], inputs, options={"runs": runs}) as job:
+            events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
+            stats = (job.folder / job.answer["stats"]).read_text(encoding="utf-8")
+    except ModelError as error:
+        raise ModelError(_with_own_names(model, str(error))) from error
     seen = read_profile(model, events, stats)
     asked = [v for v in seen.order if _needs_isolation(model.graph.node[v])]
     alone = isolate(model, base_dir, inputs, recipe, [*asked, *seen.expanded])
     return _with_isolated(model, seen, alone, asked)
+
+
+def _with_own_names(model: onnx.ModelProto, message: str) -> str:
+    """A message about `named_copy(model)`, with the names that the model's own nodes have."""
+
+    def own(found: re.Match[str]) -> str:
+        index = int(found.group(1))
+        return model.graph.node[index].name or f"node {index}"
+
+    return re.sub(rf"(?:{_TOP}|{_INNER})(\d+)(?:_\d+)?", own, message)
 
 
 def _needs_isolation(node: onnx.NodeProto) -> bool:

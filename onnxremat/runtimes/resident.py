@@ -36,11 +36,20 @@ class Meter(Protocol):
 
 def meter() -> Meter:
     """The meter of this system. Raises OSError if it has none."""
-    if _CLEAR.exists():
+    if _can_reset():
         return _ProcMeter()
     if sys.platform == "win32":
         return _WindowsMeter()
     return _UsageMeter()
+
+
+def _can_reset() -> bool:
+    """Whether the kernel lets this process reset its high-water mark (some containers do not)."""
+    try:
+        _CLEAR.write_text(_RESET_HIGH_WATER_MARK, encoding="ascii")
+    except OSError:
+        return False
+    return True
 
 
 class _ProcMeter:

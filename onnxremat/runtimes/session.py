@@ -125,7 +125,7 @@ class PlannedBinding(IOBinding):
         self._planned.require_shape(name, _shape(arr_on_cpu))
         _base(super()).bind_cpu_input(name, arr_on_cpu)
 
-    def bind_input(  # noqa: PLR0917 - the signature is the runtime's
+    def bind_input(
         self,
         name: str,
         device_type: str,

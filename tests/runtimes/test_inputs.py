@@ -18,9 +18,7 @@ ALL_TYPES = [
 
 
 def batched(elem_type: int = FLOAT) -> onnx.ModelProto:
-    return model(
-        [node("Identity", ["x"], ["y"])], [value("x", elem_type, ["batch", 3])], ["y"]
-    )
+    return model([node("Identity", ["x"], ["y"])], [value("x", elem_type, ["batch", 3])], ["y"])
 
 
 @pytest.mark.parametrize("label", ALL_TYPES)
@@ -50,7 +48,7 @@ def test_the_seed_decides_and_inputs_do_not_depend_on_each_other() -> None:
 
 
 def test_an_unbound_dimension_is_named_with_the_option_that_binds_it() -> None:
-    with pytest.raises(UsageError, match="input 'x' has a dimension 'batch'.*--dim batch=VALUE"):
+    with pytest.raises(UsageError, match=r"input 'x' has a dimension 'batch'.*--dim batch=VALUE"):
         make_inputs(batched())
     nameless = model([node("Identity", ["x"], ["y"])], [value("x", FLOAT, [None])], ["y"])
     with pytest.raises(UsageError, match="axis 0 of input 'x' has neither a size nor a name"):

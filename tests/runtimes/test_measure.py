@@ -26,10 +26,14 @@ MEGABYTE_SHAPE = (512, 512)
 MEGABYTES = 4 * 512 * 512
 
 
+UNARY = ("Exp", "Sin", "Cos", "Tan", "Abs", "Neg", "Floor", "Ceil")
+
+
 def ladder(rungs: int) -> onnx.ModelProto:
-    """Exp of x, held for a Sum at the end, `rungs` times: so many 1 MiB tensors at once."""
-    nodes = [node("Exp", ["x"], [f"a{i}"]) for i in range(rungs)]
-    nodes.append(node("Concat", [f"a{i}" for i in range(rungs)], ["y"], axis=0))
+    """Up to eight different functions of x, all held for a Concat: so many 1 MiB tensors."""
+    names = [f"a{i}" for i in range(rungs)]
+    nodes = [node(op, ["x"], [name]) for op, name in zip(UNARY, names, strict=False)]
+    nodes.append(node("Concat", names, ["y"], axis=0))
     return model(nodes, [value("x", FLOAT, MEGABYTE_SHAPE)], ["y"])
 
 

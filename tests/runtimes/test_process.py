@@ -1,12 +1,12 @@
 """Children: refusals and crashes are one line, external data stays, interrupts kill."""
 
 import os
+import signal
 import sys
 import threading
 import time
 from pathlib import Path
 
-import _thread
 import numpy as np
 import onnx
 import pytest
@@ -42,7 +42,7 @@ def test_a_node_that_fails_is_one_line_with_its_name(tmp_path: Path) -> None:
     graph.graph.node[0].name = "the gather"
     inputs = {**X, "i": np.array([9], np.int64)}
     for run in (run_outputs, measure_activation):
-        with pytest.raises(ModelError, match="'the gather'.*out of data bounds") as raised:
+        with pytest.raises(ModelError, match=r"'the gather'.*out of data bounds") as raised:
             run(in_memory(graph, tmp_path), inputs, RECIPE)
         assert "/onnxruntime_src/" not in str(raised.value)
 
@@ -96,7 +96,7 @@ def test_an_interrupt_kills_the_child(tmp_path: Path, monkeypatch: pytest.Monkey
     def interrupt() -> None:
         while not (pid_file.exists() and pid_file.read_text(encoding="ascii").strip()):
             time.sleep(0.01)
-        _thread.interrupt_main()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     waiter = threading.Thread(target=interrupt)
     waiter.start()

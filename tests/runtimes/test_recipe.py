@@ -34,7 +34,9 @@ def test_stock_is_what_the_runtime_does_by_itself() -> None:
         assert getattr(made, name) == getattr(default, name), name
 
 
-@pytest.mark.parametrize("recipe", [RECIPE, STOCK, RECIPE.with_threads(2).with_dimensions({"n": 4})])
+@pytest.mark.parametrize(
+    "recipe", [RECIPE, STOCK, RECIPE.with_threads(2).with_dimensions({"n": 4})]
+)
 def test_a_recipe_survives_json(recipe: Recipe) -> None:
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
 
@@ -76,7 +78,5 @@ session = ort.InferenceSession(
 )
 session.run(None, {"x": np.ones(2, np.float32)})
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout + done.stderr == ""

@@ -1,0 +1,77 @@
+"""The memory pattern: all buffers of a run in one block, from the second run on.
+
+During the first run with given input shapes ONNX Runtime notes when each buffer is allocated and
+released. A buffer is placed, when it is allocated, into the smallest gap between the buffers held
+at that moment, the lowest one among equals, or behind the last of them. Later runs take one block
+as large as the farthest end, and every buffer has its fixed place in it. Placing is online: what
+lies there is never moved, so the block is often larger than the most bytes held at once.
+
+Graph outputs, kernel scratch and text do not take part. There is no pattern if an input is no
+tensor or has no declared shape, for a subgraph if a value it captures is no tensor, or with
+`enable_mem_pattern` off.
+
+Source: `MemPatternPlanner` of ONNX Runtime (core/framework/mem_pattern_planner.h), and
+`ExecutionFrame` (execution_frame.cc) for what takes part. Sizes are multiples of 256 bytes there.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from onnxremat.runtimes.arena import MIN_CHUNK_BYTES, Request, round_up
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a buffer lies in the block: bytes from its start, and its rounded size."""
+
+    offset: int
+    nbytes: int
+
+    @property
+    def end(self) -> int:
+        """The first byte behind it."""
+        return self.offset + self.nbytes
+
+
+@dataclass(frozen=True)
+class MemoryPattern:
+    """The place of every buffer, and the bytes of the block."""
+
+    places: Mapping[int | str, Place]
+    block_bytes: int
+
+
+def lay_out(requests: Iterable[Request]) -> MemoryPattern:
+    """The pattern of a run, from its allocations and releases in order. O(requests * held).
+
+    A buffer that is never released keeps its place. Raises ValueError if a name is used twice.
+    """
+    places: dict[int | str, Place] = {}
+    held: list[tuple[int | str, Place]] = []  # ascending offsets
+    block = 0
+    for request in requests:
+        if request.nbytes is None:
+            held = [(key, place) for key, place in held if key != request.key]
+            continue
+        if request.key in places:
+            raise ValueError(f"{request.key!r} is allocated twice")
+        nbytes = round_up(request.nbytes, MIN_CHUNK_BYTES)
+        position, offset = _best_fit([place for _, place in held], nbytes)
+        places[request.key] = Place(offset, nbytes)
+        if nbytes:
+            held.insert(position, (request.key, places[request.key]))
+            block = max(block, offset + nbytes)
+    return MemoryPattern(places, block)
+
+
+def _best_fit(held: list[Place], nbytes: int) -> tuple[int, int]:
+    """Where in `held` to insert a buffer, and its offset."""
+    position, offset = len(held), held[-1].end if held else 0
+    least_waste: int | None = None
+    start = 0
+    for i, place in enumerate(held):
+        waste = place.offset - start - nbytes
+        if waste >= 0 and (least_waste is None or waste < least_waste):
+            position, offset, least_waste = i, start, waste
+        start = place.end
+    return position, offset

@@ -1,0 +1,156 @@
+"""Files that carry a plan open with its recipe, and refuse other sizes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxremat.errors import ModelError, UsageError
+from onnxremat.runtimes.library import RUNTIME_VERSION, ort
+from onnxremat.runtimes.recipe import RECIPE
+from onnxremat.runtimes.record import METADATA_KEY, PlanRecord, attach_record, read_record
+from onnxremat.runtimes.session import PlannedSession, open_session
+from tests.runtimes.build import FLOAT, model, node, value
+
+PLAIN = model([node("Neg", ["x"], ["y"])], [value("x", FLOAT, ["n", 3])], ["y"])
+RECORD = PlanRecord.of(
+    RECIPE.with_threads(2).with_dimensions({"n": 2}),
+    input_shapes={"x": (2, 3)},
+    limit_bytes=4_000_000,
+    planned_peak_bytes=3_900_000,
+    measured_peak_bytes=3_950_000,
+    planner="auto",
+    recomputed=7,
+    original_sha256="ab" * 32,
+    executed=("first", "second"),
+)
+GOOD = np.arange(6, dtype=np.float32).reshape(2, 3)
+BAD = np.ones((4, 3), np.float32)
+REFUSED = r"input 'x' has shape \[4, 3\], but this file was planned for \[2, 3\]"
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Path:
+    path = tmp_path / "planned.onnx"
+    onnx.save(attach_record(PLAIN, RECORD), path)
+    return path
+
+
+def test_a_record_survives_json() -> None:
+    assert PlanRecord.from_json(RECORD.to_json()) == RECORD
+    assert RECORD.threads == 2
+    assert RECORD.runtime_version == RUNTIME_VERSION
+
+
+def test_attaching_changes_nothing_else_and_replaces_an_older_record() -> None:
+    graph = onnx.ModelProto()
+    graph.CopyFrom(PLAIN)
+    graph.metadata_props.add(key="author", value="me")
+    once = attach_record(graph, RECORD)
+    assert read_record(once) == RECORD
+    assert read_record(graph) is None
+    twice = attach_record(once, RECORD)
+    assert [entry.key for entry in twice.metadata_props] == ["author", METADATA_KEY]
+    del twice.metadata_props[1]
+    assert twice == graph
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "damaged"),
+        ("[]", "damaged"),
+        ("{}", "has no 'version'"),
+        ('{"version": 99}', "has version 99"),
+        ('{"version": 1}', "has no "),
+    ],
+)
+def test_a_damaged_record_says_what_is_wrong(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        PlanRecord.from_json(text)
+
+
+def test_the_recipe_is_applied(planned: Path) -> None:
+    session = open_session(planned)
+    assert isinstance(session, ort.InferenceSession)
+    assert session.plan == RECORD
+    options = session.get_session_options()
+    assert options.execution_order == ort.ExecutionOrder.PRIORITY_BASED
+    assert not options.enable_cpu_mem_arena
+    assert options.intra_op_num_threads == 2
+    assert session.get_inputs()[0].shape == [2, 3]
+    assert open_session(planned, threads=1).get_session_options().intra_op_num_threads == 1
+    assert open_session(planned, ["CPUExecutionProvider"]).get_providers() == [
+        "CPUExecutionProvider"
+    ]
+
+
+def test_planned_shapes_run_and_others_are_refused(planned: Path) -> None:
+    session = open_session(planned)
+    assert np.array_equal(session.run(None, {"x": GOOD})[0], -GOOD)
+    (made,) = session.run_with_ort_values(["y"], {"x": ort.OrtValue.ortvalue_from_numpy(GOOD)})
+    assert np.array_equal(made.numpy(), -GOOD)
+    with pytest.raises(UsageError, match=REFUSED):
+        session.run(None, {"x": BAD})
+    with pytest.raises(UsageError, match=REFUSED):
+        session.run(None, {"x": BAD.tolist()})
+    with pytest.raises(UsageError, match=REFUSED):
+        session.run_with_ort_values(["y"], {"x": ort.OrtValue.ortvalue_from_numpy(BAD)})
+    with pytest.raises(UsageError, match=REFUSED):
+        session.run_async(None, {"x": BAD}, lambda *_: None, None)
+
+
+def test_bindings_take_planned_shapes_only(planned: Path) -> None:
+    session = open_session(planned)
+    binding = session.io_binding()
+    with pytest.raises(UsageError, match=REFUSED):
+        binding.bind_cpu_input("x", BAD)
+    with pytest.raises(UsageError, match=REFUSED):
+        binding.bind_ortvalue_input("x", ort.OrtValue.ortvalue_from_numpy(BAD))
+    with pytest.raises(UsageError, match=REFUSED):
+        binding.bind_input("x", "cpu", 0, np.float32, [4, 3], BAD.ctypes.data)
+    binding.bind_input("x", "cpu", 0, np.float32, [2, 3], GOOD.ctypes.data)
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+    assert np.array_equal(binding.get_outputs()[0].numpy(), -GOOD)
+    with pytest.raises(UsageError, match="io_binding"):
+        session.run_with_iobinding(ort.IOBinding(session))
+
+
+def test_files_without_a_plan_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plain.onnx"
+    with pytest.raises(UsageError, match="there is no file"):
+        open_session(path)
+    onnx.save(PLAIN, path)
+    with pytest.raises(UsageError, match="holds no onnxremat plan"):
+        open_session(path)
+    path.write_bytes(b"\x00garbage")
+    with pytest.raises(ModelError, match="is not an ONNX model"):
+        open_session(path)
+
+
+def test_a_model_that_the_runtime_refuses_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "refused.onnx"
+    graph = model([node("NoSuchOp", ["x"], ["y"])], [value("x", FLOAT, [2, 3])], [value("y")])
+    onnx.save(attach_record(graph, RECORD), path)
+    with pytest.raises(ModelError, match=r"ONNX Runtime refuses .*NoSuchOp") as raised:
+        open_session(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_opening_prints_nothing(planned: Path) -> None:
+    code = (
+        "import sys, numpy; from onnxremat.runtimes.session import open_session;"
+        "open_session(sys.argv[1]).run(None, {'x': numpy.ones((2, 3), numpy.float32)})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(planned)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout + done.stderr == ""
+
+
+def test_a_session_is_a_planned_session(planned: Path) -> None:
+    assert type(open_session(planned)) is PlannedSession
