@@ -76,10 +76,13 @@ def cases(shared: Path | None, packages: Path | None, scratch: Path) -> Iterator
     yield Case("transformer_train", "50%", built("transformer_train"))
     for name, limit, dims in (
         ("light_densenet121", "90%", ()),
-        ("basic_pitch_nmp", "80%", (("unk__749", 4),)),
+        ("basic_pitch_nmp", "86%", (("unk__749", 4),)),
         ("dfn3_enc", "85%", (("S", 500),)),
     ):
         yield Case(name, limit, packaged(name), dims=dims)
+    # 80% of the measured original is 2% below the working set of its largest Concat.
+    below = packaged("basic_pitch_nmp")
+    yield Case("basic_pitch_nmp", "80%", below, exit_code=3, dims=(("unk__749", 4),))
     yield Case("unet", "60%", built("unet"), exit_code=3)
 
 

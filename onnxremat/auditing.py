@@ -8,7 +8,7 @@ from onnxremat.graph import Graph, TensorKind
 from onnxremat.memory import MemoryRules, live_at, profile
 from onnxremat.plan import Limits, Problem
 from onnxremat.planners import PLANNERS
-from onnxremat.prepare import Options, ProgressReport, prepare, silent
+from onnxremat.prepare import Options, ProgressReport, prepare, prepare_planner, silent
 from onnxremat.runtimes.measure import measure_activation
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule, given_order, with_eager_ops
@@ -98,6 +98,7 @@ def audit(
         source = subject.released_source()
         released = measure_activation(source, feed.inputs, feed.recipe).peak_bytes
     as_given = with_eager_ops(graph, given_order(graph))
+    prepare_planner(progress)
     progress("reordering")
     problem = Problem(graph, RECIPE_RULES, max_copies=1, starts=(as_given,))
     limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)

@@ -13,8 +13,13 @@ import typer
 from rich.console import Console
 
 from onnxremat import report
-from onnxremat.errors import LimitExceededError, OnnxrematError, UsageError
-from onnxremat.prepare import Options
+from onnxremat.errors import (
+    LimitExceededError,
+    NoPlanFoundError,
+    OnnxrematError,
+    UsageError,
+)
+from onnxremat.prepare import COMPILING, Options
 from onnxremat.rewriting import default_output, rewrite
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
 
@@ -65,10 +70,13 @@ class Progress:
 
     def __init__(self, interrupt: Interrupt, *, quiet: bool) -> None:
         self._interrupt = interrupt
+        self._quiet = quiet
         self._status = None if quiet or not _err.is_terminal else _err.status("")
 
     def __call__(self, stage: str, detail: str = "") -> None:
         self._interrupt.planning = stage == "planning"
+        if stage == COMPILING and not self._quiet:
+            _err.print(f"onnxremat: {stage}")
         if self._status is not None:
             self._status.update(f"{stage} ... {detail}")
             self._status.start()
@@ -160,14 +168,19 @@ def rewrite_command(
     )
     target = output if output is not None else default_output(model, limit)
     with _progress(quiet=as_json) as (progress, interrupt):
-        result = rewrite(
-            model,
-            limit,
-            options,
-            output=target,
-            progress=progress,
-            stop=lambda: interrupt.requested,
-        )
+        try:
+            result = rewrite(
+                model,
+                limit,
+                options,
+                output=target,
+                progress=progress,
+                stop=lambda: interrupt.requested,
+            )
+        except NoPlanFoundError:
+            if interrupt.requested:
+                raise KeyboardInterrupt from None
+            raise
     _emit(result, report.rewrite_text, as_json=as_json)
 
 

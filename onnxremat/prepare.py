@@ -23,7 +23,9 @@ from onnxremat.importer import (
     infer_types,
     load,
 )
-from onnxremat.runtimes.inputs import bound_dimensions, load_inputs, make_inputs
+from onnxremat.planners import compile_kernels, compiled_kernels_cached
+from onnxremat.runtimes.functions import expand_functions
+from onnxremat.runtimes.inputs import load_inputs, make_inputs
 from onnxremat.runtimes.measure import in_memory
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
@@ -31,6 +33,9 @@ from onnxremat.runtimes.recipe import RECIPE, Recipe
 from onnxremat.runtimes.rules import EAGER_OPS, VIEW_OPS
 from onnxremat.runtimes.wire import Array
 from onnxremat_rewriters.release import Released, release
+
+COMPILING = "compiling the planner, once on this machine (about 20 s)"
+"""A stage worth telling even where progress is not shown."""
 
 COST_SOURCES = ("model", "measured")
 
@@ -89,7 +94,8 @@ class Feed:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model ready for planning. `profile` and `imported` belong to the released model."""
+    """A model ready for planning. `profile` and `imported` belong to the released model, in which
+    nodes that the runtime would expand into functions are expanded too."""
 
     feed: Feed
     released: Released
@@ -110,11 +116,15 @@ def prepare_feed(path: Path, options: Options) -> Feed:
     dims = dict(options.dims)
     if options.inputs is not None:
         inputs = load_inputs(options.inputs, loaded.model, dims)
-        dims |= bound_dimensions(loaded.model, inputs)
+        dims |= {
+            f"{name}:{axis}": size
+            for name, value in inputs.items()
+            for axis, size in enumerate(value.shape)
+        }
         binding = bind_dimensions(loaded, dims)
     else:
         binding = bind_dimensions(loaded, dims)
-        inputs = make_inputs(loaded.model, binding.symbols, options.seed)
+        inputs = make_inputs(loaded.model, binding.input_shapes, options.seed)
     recipe = RECIPE.with_threads(options.threads).with_dimensions(binding.symbols)
     return Feed(loaded, binding, inputs, recipe)
 
@@ -127,9 +137,12 @@ def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> 
     progress("reading the model")
     feed = prepare_feed(path, options)
     released = release(feed.loaded.model)
-    subject_model = replace(feed.loaded, model=released.model)
     progress("running the model to learn sizes, workspace and times")
     run = profile_run(released.model, feed.loaded.base_dir, feed.inputs, feed.recipe)
+    if run.expanded:
+        released = release(expand_functions(released.model, run.expanded))
+        run = profile_run(released.model, feed.loaded.base_dir, feed.inputs, feed.recipe)
+    subject_model = replace(feed.loaded, model=released.model)
     types = infer_types(subject_model, feed.binding, measured_types(released.model, run))
     imported = import_model(
         subject_model,
@@ -149,9 +162,16 @@ def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> 
 
 def measured_types(model: onnx.ModelProto, run: RunProfile) -> dict[str, ValueType]:
     """The types of the values that a profiled run of `model` made, by name."""
-    types = {}
-    for v, node in run.nodes.items():
-        for name, made in zip(model.graph.node[v].output, node.outputs, strict=True):
-            if name and made is not None:
-                types[name] = ValueType(made.dtype, made.shape)
-    return types
+    return {
+        name: made
+        for v, node in run.nodes.items()
+        for name, made in zip(model.graph.node[v].output, node.outputs, strict=True)
+        if name and made is not None
+    }
+
+
+def prepare_planner(progress: ProgressReport) -> None:
+    """Compile the search if this machine has not done so yet, so that no time limit pays for it."""
+    if not compiled_kernels_cached():
+        progress(COMPILING)
+        compile_kernels()

@@ -20,7 +20,7 @@ from onnxremat.importer.load import external_location, external_tensors
 from onnxremat.plan import Limits, Plan, Problem, Progress
 from onnxremat.planners import PLANNERS
 from onnxremat.planning import plan_within
-from onnxremat.prepare import Options, ProgressReport, Subject, prepare, silent
+from onnxremat.prepare import Options, ProgressReport, Subject, prepare, prepare_planner, silent
 from onnxremat.runtimes.measure import HeapMeasurement, in_memory, measure_activation
 from onnxremat.runtimes.record import PlanRecord, attach_record
 from onnxremat.runtimes.rules import RECIPE_RULES
@@ -123,6 +123,7 @@ def _plan_and_verify(
         max_copies=None if options.recompute else 1,
         starts=(as_given,),
     )
+    prepare_planner(progress)
     started = time.perf_counter()
     candidates: dict[int, tuple[Rewritten, HeapMeasurement]] = {}
 

@@ -24,7 +24,7 @@ COUNT, BEST_COUNT, BEST_TIME, BEST_PEAK, MINIMISE, ACCEPTED = range(6)
 """Positions in `tally`: length of the current and of the best sequence, the best's time and peak,
 1 to lower the target whenever it is met, moves accepted."""
 
-HOT, COLD, PENALTY, TIME_UNIT, COPYING = range(5)
+HOT, COLD, PENALTY, TIME_UNIT, COPYING, UP, DOWN, SPIKE = range(8)
 """Positions in `dial`: temperature at the start and at the end in units of time, penalty factor,
 the time of an average op, and the share of moves that recompute."""
 
@@ -36,7 +36,7 @@ EVICT, FORGET, RELOCATE, EXCHANGE, SHIFT = range(5)
 def cost_of(state: State, dial: Floats) -> float:
     """Time in average ops, plus the penalty on what is above the target."""
     target = max(state.total[at.TARGET], 1)
-    over = max(state.total[at.PEAK] - target, 0) * 20.0 + state.total[at.EXCESS]
+    over = max(state.total[at.PEAK] - target, 0) * dial[SPIKE] + state.total[at.EXCESS]
     return state.total[at.TIME] / dial[TIME_UNIT] + dial[PENALTY] * over / target
 
 
@@ -104,7 +104,7 @@ def anneal(
     for i in range(iterations):
         if i % 100 == 99:
             temperature *= cooling
-            dial[PENALTY] *= 1.01 if state.total[at.EXCESS] > 0 else 0.99
+            dial[PENALTY] *= dial[UP] if state.total[at.EXCESS] > 0 else dial[DOWN]
             dial[PENALTY] = min(max(dial[PENALTY], 1e-3), 1e6)
             cost = cost_of(state, dial)
         done = move(graph, state, rule, random_kind(dial[COPYING]))

@@ -257,7 +257,11 @@ def apply_wanted(graph: FlatGraph, state: State, fixed: int) -> bool:
         p = state.run[at.PLACE, e]
         if state.slot[at.EXECUTION, p] != e or not (forced == e + 1 or is_dead(graph, state, e)):
             continue
-        if (fixed and state.run[at.EARLIER, e] == at.NONE) or not has_room(state, 1):
+        if fixed and state.run[at.EARLIER, e] == at.NONE:
+            if fixed == at.IDLE_FIRSTS:
+                continue
+            return False
+        if not has_room(state, 1):
             return False
         v = state.run[at.OP, e]
         s = slot_before(state, p)

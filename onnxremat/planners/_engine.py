@@ -9,7 +9,7 @@ import numpy as np
 from onnxremat.memory import profile
 from onnxremat.plan import Limits, Problem, Progress
 from onnxremat.planners._flat import flatten
-from onnxremat.planners._layout import TARGET, make_state
+from onnxremat.planners._layout import IDLE_FIRSTS, TARGET, make_state
 from onnxremat.schedule import Schedule, ScheduleError, check
 
 NO_LIMIT = 1 << 60
@@ -101,6 +101,10 @@ class Cooling:
     cold: float = 0.01
     copying: float = 0.6
     penalty: float = 5.0
+    up: float = 1.001
+    down: float = 0.9995
+    spike: float = 15.0
+    idle_firsts: bool = False
 
 
 class Engine:
@@ -116,9 +120,15 @@ class Engine:
         slots = max(len(start.schedule), ops) * 2 + min(2 * ops, 20_000) + 400
         self.state = make_state(self.flat, slots)
         self.chunk = max(200, 4_000_000 // (ops + 200))
-        self.rule = np.array([problem.max_copies or NO_LIMIT, problem.fixed_order], dtype=np.int64)
+        order_rule = IDLE_FIRSTS if cooling.idle_firsts else int(problem.fixed_order)
+        self.rule = np.array([problem.max_copies or NO_LIMIT, order_rule], dtype=np.int64)
         time_unit = max(problem.graph.total_cost() / max(ops, 1), 1e-9)
-        self.dial = np.array([1.0, 1.0, cooling.penalty, time_unit, cooling.copying])
+        self.dial = np.array(
+            [
+                1.0, 1.0, cooling.penalty, time_unit, cooling.copying,
+                cooling.up, cooling.down, cooling.spike,
+            ]
+        )  # fmt: skip
         self.current = start
         self.chunks = 0
 

@@ -53,21 +53,20 @@ def input_specs(model: onnx.ModelProto) -> tuple[InputSpec, ...]:
 
 
 def make_inputs(
-    model: onnx.ModelProto, dims: Mapping[str, int] | None = None, seed: int = 0
+    model: onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    seed: int = 0,
 ) -> dict[str, Array]:
-    """A value for every input; `dims` gives sizes to named dimensions.
+    """A value for every input, of the size in `shapes` or else of its declared one.
 
     The same seed gives the same values, whatever other inputs the model has. Raises ModelError as
-    `input_specs` does, UsageError if a dimension is not bound or the model has none of that name.
+    `input_specs` does, UsageError if a size is neither given nor declared.
     """
-    specs = input_specs(model)
-    bound = dict(dims or {})
-    known = {dim for spec in specs for dim in spec.dims if isinstance(dim, str)}
-    for name in bound:
-        if name not in known:
-            listed = ", ".join(sorted(known)) or "no named dimensions"
-            raise UsageError(f"no input has a dimension {name!r}; there are: {listed}")
-    return {spec.name: _value(spec, _shape(spec, bound), seed) for spec in specs}
+    given = shapes or {}
+    return {
+        spec.name: _value(spec, given.get(spec.name) or _declared_shape(spec), seed)
+        for spec in input_specs(model)
+    }
 
 
 def load_inputs(
@@ -126,28 +125,11 @@ def _dims(shape: onnx.TensorShapeProto) -> Iterator[int | str | None]:
             yield dim.dim_param or None
 
 
-def _shape(spec: InputSpec, bound: Mapping[str, int]) -> tuple[int, ...]:
-    sizes = []
-    for axis, dim in enumerate(spec.dims):
-        size = bound.get(dim) if isinstance(dim, str) else dim
-        if size is None:
-            raise UsageError(_unbound(spec, axis, dim))
-        if size < 0:
-            raise UsageError(f"dimension {dim!r} is {size}, but a size cannot be negative")
-        sizes.append(size)
-    return tuple(sizes)
-
-
-def _unbound(spec: InputSpec, axis: int, dim: int | str | None) -> str:
-    if isinstance(dim, str):
-        return (
-            f"input {spec.name!r} has a dimension {dim!r} of no known size: "
-            f"give it with --dim {dim}=VALUE"
-        )
-    return (
-        f"axis {axis} of input {spec.name!r} has neither a size nor a name: give the inputs "
-        f"themselves in an .npz file, or name the dimension and use --dim NAME=VALUE"
-    )
+def _declared_shape(spec: InputSpec) -> tuple[int, ...]:
+    sizes = tuple(dim for dim in spec.dims if isinstance(dim, int))
+    if len(sizes) < len(spec.dims):
+        raise UsageError(f"the size of input {spec.name!r} is not known: {list(spec.dims)}")
+    return sizes
 
 
 def _value(spec: InputSpec, shape: tuple[int, ...], seed: int) -> Array:

@@ -12,11 +12,11 @@ from typing import Any
 
 import onnx
 
+from onnxremat.importer.values import ValueType
 from onnxremat.runtimes.order import node_reads
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.recipe import Recipe
 from onnxremat.runtimes.wire import Array
-from onnxremat.runtimes.workspace import ValueType
 
 
 @dataclass(frozen=True)

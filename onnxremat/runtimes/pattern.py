@@ -44,7 +44,8 @@ class MemoryPattern:
 def lay_out(requests: Iterable[Request]) -> MemoryPattern:
     """The pattern of a run, from its allocations and releases in order. O(requests * held).
 
-    A buffer that is never released keeps its place. Raises ValueError if a name is used twice.
+    A buffer that is never released keeps its place. A name that is allocated again after its
+    release has the later place from the start: in a later run it may lie where another buffer is.
     """
     places: dict[int | str, Place] = {}
     held: list[tuple[int | str, Place]] = []  # ascending offsets
@@ -53,8 +54,6 @@ def lay_out(requests: Iterable[Request]) -> MemoryPattern:
         if request.nbytes is None:
             held = [(key, place) for key, place in held if key != request.key]
             continue
-        if request.key in places:
-            raise ValueError(f"{request.key!r} is allocated twice")
         nbytes = round_up(request.nbytes, MIN_CHUNK_BYTES)
         position, offset = _best_fit([place for _, place in held], nbytes)
         places[request.key] = Place(offset, nbytes)

@@ -36,6 +36,10 @@ WORKER = "onnxremat.runtimes.worker"
 
 _DROPPED = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "PYTHON", "OMP_", "KMP_", "ORT_", "MEMRAY_")
 _LONGEST_MESSAGE = 400
+_SOURCE_PLACE = re.compile(
+    r"/onnxruntime_src/\S+:\d+ "  # file and line
+    r"(?:[^:]|::)*?\)(?:::<lambda\(.*?\)>)? (?:const )?(?:\[[^\]]*\] )?"  # C++ function
+)
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,7 @@ def execute(folder: Path, sources: Sequence[ModelSource], threshold: int | None)
             _, log = child.communicate()
         except BaseException:
             child.kill()
+            child.wait()
             raise
     result = folder / RESULT
     if child.returncode != 0 or not result.is_file():
@@ -177,11 +182,7 @@ def one_line(message: str) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m", "", message)
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", text)
     text = re.sub(r"^\S+ \S+ \[\w:onnxruntime:[^\]]*\] ", "", text)
-    text = re.sub(
-        r"/onnxruntime_src/\S+:\d+ (?:[^:]|::)*?\)(?:::<lambda\(.*?\)>)? (?:const )?(?:\[[^\]]*\] )?",
-        "",
-        text,
-    )
+    text = _SOURCE_PLACE.sub("", text)
     text = " ".join(text.split())
     if len(text) > _LONGEST_MESSAGE:
         text = text[: _LONGEST_MESSAGE - 3] + "..."

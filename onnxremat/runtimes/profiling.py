@@ -18,15 +18,20 @@ from typing import Any
 import onnx
 
 from onnxremat.errors import ModelError, UsageError
+from onnxremat.importer.values import ValueType
 from onnxremat.runtimes.isolation import IsolatedNode, isolate
 from onnxremat.runtimes.order import is_constant
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.recipe import OptimizationLevel, Recipe
 from onnxremat.runtimes.wire import Array
-from onnxremat.runtimes.workspace import STATISTICS_EXACT, ValueType, known_workspace_bytes
+from onnxremat.runtimes.workspace import STATISTICS_EXACT, known_workspace_bytes
 
 _TOP, _INNER = "onnxremat_top_", "onnxremat_inner_"
 _KERNEL = "_kernel_time"
+_SAME_FOR_SAME_TYPES = frozenset(
+    ("AffineGrid", "DFT", "Det", "Dropout", "GridSample", "Resize", "STFT", "Upsample")
+)
+"""Of the ops that run alone, those whose scratch depends on types and weights only."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +92,10 @@ def profile_run(
         raise ModelError(_with_own_names(model, str(error))) from error
     seen = read_profile(model, events, stats)
     asked = [v for v in seen.order if _needs_isolation(model.graph.node[v])]
-    alone = isolate(model, base_dir, inputs, recipe, [*asked, *seen.expanded])
-    return _with_isolated(model, seen, alone, asked)
+    twin = _twins(model, seen, [*asked, *seen.expanded])
+    alone = isolate(model, base_dir, inputs, recipe, sorted(set(twin.values())))
+    found = {v: alone[twin[v]] for v in twin if twin[v] in alone}
+    return _with_isolated(model, seen, found, asked)
 
 
 def _with_own_names(model: onnx.ModelProto, message: str) -> str:
@@ -105,6 +112,30 @@ def _needs_isolation(node: onnx.NodeProto) -> bool:
     return node.op_type not in STATISTICS_EXACT or any(
         a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute
     )
+
+
+def _twins(model: onnx.ModelProto, seen: RunProfile, nodes: Sequence[int]) -> dict[int, int]:
+    """For each node the first one that does the same work: it is enough to run that one alone.
+
+    Same are op, attributes and the types of all that is read and made, weights being the same
+    ones. Nodes whose work depends on values, or may, are only their own twins.
+    """
+    types = {
+        name: made
+        for v, profile in seen.nodes.items()
+        for name, made in zip(model.graph.node[v].output, profile.outputs, strict=True)
+    }
+    first: dict[object, int] = {}
+    twin = {}
+    for v in nodes:
+        node = model.graph.node[v]
+        key: object = v
+        if node.op_type in _SAME_FOR_SAME_TYPES and v in seen.nodes:
+            attributes = tuple(a.SerializeToString(deterministic=True) for a in node.attribute)
+            reads = tuple(types.get(name) or name for name in node.input)
+            key = (node.domain, node.op_type, attributes, reads, seen.nodes[v].outputs)
+        twin[v] = first.setdefault(key, v)
+    return twin
 
 
 def _with_isolated(

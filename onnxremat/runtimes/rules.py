@@ -50,7 +50,11 @@ _UNARY = (
 INPLACE: Mapping[str, tuple[tuple[int, int], ...]] = MappingProxyType(
     {**dict.fromkeys(_UNARY, _FIRST), "FusedConv": ((3, 0),)}
 )
-"""(input, output) positions that share a buffer when the input dies there, by op type."""
+"""(input, output) positions that share a buffer when the input dies there, by op type.
+
+Cast does so between any two types of the same width, which MemoryRules leaves out: they then
+predict more than is taken. Softmax and LogSoftmax of doubles do not, and no op does where the
+runtime cannot prove sizes (dimensions known at run time only): there the rules predict less."""
 
 RECIPE_RULES = MemoryRules(inplace=INPLACE, unread_held=False)
 """A file without a value that nobody reads, under RECIPE: what a rewritten file is."""

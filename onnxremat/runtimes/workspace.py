@@ -8,22 +8,9 @@ operator run alone, within a few KB (ONNX Runtime 1.31.1, CPU). Others are measu
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
-
-@dataclass(frozen=True, slots=True)
-class ValueType:
-    """Element type (an ONNX name such as `float`) and shape in elements of a tensor."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def elements(self) -> int:
-        """How many elements the tensor has."""
-        return prod(self.shape)
-
+from onnxremat.importer.values import ValueType
 
 _INDEX_BYTES = 8
 _FLOAT_BYTES = 4

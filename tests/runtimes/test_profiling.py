@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxremat.errors import ModelError, UsageError
+from onnxremat.runtimes import profiling
 from onnxremat.runtimes.functions import expand_functions
 from onnxremat.runtimes.inputs import make_inputs
 from onnxremat.runtimes.isolation import isolate
@@ -236,6 +237,33 @@ def test_ops_that_the_statistics_do_not_tell_are_measured_alone() -> None:
     found = profiled(graph)
     assert found.unmeasured == ()
     assert found.nodes[0].workspace_bytes > 10 * TENSOR_BYTES
+
+
+def test_equal_nodes_are_run_alone_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def record(*arguments: Any) -> dict[int, Any]:
+        asked.extend(arguments[-1])
+        return isolate(*arguments)
+
+    monkeypatch.setattr(profiling, "isolate", record)
+    resize = {"mode": "cubic"}
+    graph = model(
+        [
+            node("Resize", ["x", "", "twice"], ["a"], **resize),
+            node("Resize", ["a", "", "half"], ["b"], **resize),
+            node("Resize", ["b", "", "twice"], ["c"], **resize),
+            node("Resize", ["c", "", "half"], ["d"], **resize),
+            node("Resize", ["d", "", "twice"], ["y"], **resize),
+        ],
+        [value("x")],
+        ["y"],
+        {"twice": np.float32([1, 1, 2, 2]), "half": np.float32([1, 1, 0.5, 0.5])},
+    )
+    found = profiled(graph)
+    assert asked == [0, 1, 2], "x is known by its name, b and d by their type"
+    if not found.unmeasured:
+        assert found.nodes[4].workspace_bytes == found.nodes[2].workspace_bytes > TENSOR_BYTES
 
 
 def test_known_workspace_ignores_what_it_does_not_know() -> None:

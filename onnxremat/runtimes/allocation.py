@@ -1,0 +1,232 @@
+"""Which value gets which buffer, and when the buffer is released: the plan ONNX Runtime makes.
+
+The runtime plans once, when a session is opened, from the order of execution and from the shapes
+that it can prove then (`provable`). Every output of a node is, by the first rule that applies,
+
+- OUTPUT, if it is an output of the graph: a buffer of its own, which the caller keeps;
+- REUSE of an input by aliasing (`rules.VIEW_OPS`): always, whoever else reads the input;
+- REUSE of an input in place (`rules.INPLACE`): if this is the last read of the buffer that the
+  input stands in, and both have the same provable size;
+- REUSE of a dead buffer, unless `mem_reuse` is off: of the same provable size, the most recently
+  freed first; never for scalars, text, or what is no tensor;
+- ALLOCATE: a buffer of its own.
+
+Values that share a buffer are a *group*, named by the one the buffer was allocated for. A buffer
+is released at the last reader of the whole group, so an early value and a late one hold it across
+the gap between them. A group that nobody reads is never released: releases are derived from
+readers. An unread value's buffer counts as dead for the fourth rule all the same.
+
+Same provable size: elements of the same number of bytes, the same rank, and every dimension equal
+by value or by the name of the same symbol.
+
+Source: `PlannerImpl` of ONNX Runtime (core/framework/allocation_planner.cc): FindReusableInput,
+FindReusableTensor, ComputeReuseCount, ComputeSingleStreamReusePlan, GenerateDeallocationPlan.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import onnx
+
+from onnxremat.runtimes.order import is_constant, node_reads
+from onnxremat.runtimes.provable import ProvableType, same_size
+from onnxremat.runtimes.rules import INPLACE, VIEW_OPS
+
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+
+
+class AllocationKind(StrEnum):
+    """Where the buffer of a value comes from."""
+
+    GIVEN = "given"
+    """A graph input or a weight: no buffer of the run."""
+    OUTPUT = "output"
+    """A graph output: allocated by the node that makes it, kept by the caller."""
+    ALLOCATE = "allocate"
+    """A buffer of its own, released when its group has no reader any more."""
+    REUSE = "reuse"
+    """The buffer of another value."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePlan:
+    """The buffer of a value: `root` is the name of the value it was allocated for."""
+
+    kind: AllocationKind
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A buffer of the run, and the values that are in it, as they are made.
+
+    It is taken at step `allocated` and given back at the end of step `released`; None means that it
+    is held to the end of the run. Steps index the order of execution.
+    """
+
+    root: str
+    kind: AllocationKind
+    members: tuple[str, ...]
+    allocated: int
+    released: int | None
+
+
+@dataclass(frozen=True)
+class AllocationPlan:
+    """Buffers in the order of allocation, and the plan of every value by name."""
+
+    buffers: tuple[Buffer, ...]
+    values: Mapping[str, ValuePlan]
+
+
+def plan_allocations(
+    graph: onnx.GraphProto,
+    order: Sequence[int],
+    types: Mapping[str, ProvableType],
+    *,
+    mem_reuse: bool = True,
+) -> AllocationPlan:
+    """The plan for the top level of `graph`, executed in `order` (indices of its nodes).
+
+    `types` are what the runtime can prove of values (`provable.provable_types`). O(reads + dead
+    buffers looked at).
+    """
+    planner = _Planner(graph, order, types, mem_reuse)
+    for step, v in enumerate(order):
+        planner.execute(step, graph.node[v])
+    return planner.finish()
+
+
+@dataclass(slots=True)
+class _Group:
+    """A buffer under construction. `uses` counts makers and readers that are still to come."""
+
+    root: str
+    kind: AllocationKind
+    uses: int
+    members: list[tuple[int, str]]
+    last_read: int | None = None
+
+    def buffers(self) -> Iterator[Buffer]:
+        """What is allocated for the group. Values made after the last reader are unread: the
+        buffer is allocated again for them, and nothing releases it then."""
+        owned = self.kind is AllocationKind.ALLOCATE
+        released = self.last_read if owned else None
+        late = [m for m in self.members if released is not None and m[0] > released]
+        first, last = self.members[: len(self.members) - len(late)], late
+        for part, end in ((first, released), (last, None)):
+            if part:
+                yield Buffer(self.root, self.kind, tuple(n for _, n in part), part[0][0], end)
+
+
+class _Planner:
+    def __init__(
+        self,
+        graph: onnx.GraphProto,
+        order: Sequence[int],
+        types: Mapping[str, ProvableType],
+        mem_reuse: bool,
+    ) -> None:
+        self._types = types
+        self._mem_reuse = mem_reuse
+        self._outputs = {value.name for value in graph.output}
+        self._uses: dict[str, int] = dict.fromkeys(self._outputs, 1)
+        for v in order:
+            for name in (*_reads(graph.node[v]), *filter(None, graph.node[v].output)):
+                self._uses[name] = self._uses.get(name, 0) + 1
+        self._groups: dict[str, _Group] = {}
+        self._values: dict[str, ValuePlan] = {}
+        self._made: list[_Group] = []
+        self._dead: deque[_Group] = deque()
+        for name in _given_names(graph):
+            self._uses[name] = self._uses.get(name, 0) + 1
+            group = _Group(name, AllocationKind.GIVEN, self._uses[name], [])
+            self._groups[name] = group
+            self._values[name] = ValuePlan(AllocationKind.GIVEN, name)
+
+    def execute(self, step: int, node: onnx.NodeProto) -> None:
+        """Plan the outputs of a node, then count off what it read and made."""
+        reads = _reads(node)
+        for position, name in enumerate(node.output):
+            if name:
+                self._plan_output(step, node, position, name)
+        for name in reads:
+            group = self._groups.get(name)
+            if group is not None:
+                group.last_read = step
+                self._count_off(group)
+        for name in filter(None, node.output):
+            self._count_off(self._groups[name])
+
+    def finish(self) -> AllocationPlan:
+        buffers = [buffer for group in self._made for buffer in group.buffers()]
+        return AllocationPlan(tuple(sorted(buffers, key=lambda b: b.allocated)), self._values)
+
+    def _plan_output(self, step: int, node: onnx.NodeProto, position: int, name: str) -> None:
+        shared = None
+        kind = AllocationKind.OUTPUT
+        if name not in self._outputs:
+            kind = AllocationKind.ALLOCATE
+            shared = self._input_to_reuse(node, position, name) or self._dead_to_reuse(name)
+        if shared is not None:
+            shared.uses += self._uses[name]
+            shared.members.append((step, name))
+            self._groups[name] = shared
+            self._values[name] = ValuePlan(AllocationKind.REUSE, shared.root)
+            return
+        group = _Group(name, kind, self._uses[name], [(step, name)])
+        self._groups[name] = group
+        self._made.append(group)
+        self._values[name] = ValuePlan(kind, name)
+
+    def _input_to_reuse(self, node: onnx.NodeProto, position: int, name: str) -> _Group | None:
+        if node.domain not in _DOMAINS:
+            return None
+        if node.op_type in VIEW_OPS and position == 0 and node.input and node.input[0]:
+            return self._groups.get(node.input[0])
+        for source, target in INPLACE.get(node.op_type, ()):
+            if target != position or source >= len(node.input) or not node.input[source]:
+                continue
+            read = node.input[source]
+            group = self._groups.get(read)
+            if group is not None and group.uses == 1 and self._same_size(read, name):
+                return group
+        return None
+
+    def _dead_to_reuse(self, name: str) -> _Group | None:
+        kind = self._types.get(name)
+        if not self._mem_reuse or kind is None or not kind.shape:
+            return None
+        for group in self._dead:
+            if self._same_size(group.root, name):
+                self._dead.remove(group)
+                return group
+        return None
+
+    def _same_size(self, a: str, b: str) -> bool:
+        first, second = self._types.get(a), self._types.get(b)
+        return first is not None and second is not None and same_size(first, second)
+
+    def _count_off(self, group: _Group) -> None:
+        group.uses -= 1
+        if group.uses == 0:
+            self._dead.appendleft(group)
+
+
+def _reads(node: onnx.NodeProto) -> list[str]:
+    """What a node reads, in the runtime's order: an input that stands twice counts twice, an outer
+    value that its subgraphs read counts once."""
+    inputs = [name for name in node.input if name]
+    captured = list(node_reads(node))[len(inputs) :]
+    return [*inputs, *dict.fromkeys(captured)]
+
+
+def _given_names(graph: onnx.GraphProto) -> set[str]:
+    """Graph inputs and weights; Constant nodes are weights."""
+    names = {value.name for value in graph.input}
+    names.update(tensor.name for tensor in graph.initializer)
+    names.update(tensor.values.name for tensor in graph.sparse_initializer)
+    names.update(name for node in graph.node if is_constant(node) for name in node.output)
+    return names

@@ -1,0 +1,336 @@
+"""How much memory ONNX Runtime will take on the CPU for given session options, without running.
+
+    RunProfile + Recipe -> order -> AllocationPlan -> requests to the allocator -> Prediction
+
+What is needed of a run is its profile: sizes and scratch of every node. A prediction holds for
+models that the runtime does not change any more (`OptimizationLevel.NONE`); for others, predict the
+optimized model that it saves.
+
+*Heap* is what `measure_activation` counts: with the arena, regions that a run adds. *Resident* is
+what `measure_resident` shows: pages written. Regions of the arena stay, so it only grows from run
+to run; with the memory pattern the second run adds the block (see `pattern`), which seldom fits
+between what the first run left.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from onnxremat.errors import UsageError
+from onnxremat.importer.values import ValueType as SizedType
+from onnxremat.runtimes.allocation import AllocationKind, AllocationPlan, Buffer, plan_allocations
+from onnxremat.runtimes.arena import CPU_ARENA, Arena, Request
+from onnxremat.runtimes.order import default_order, priority_order
+from onnxremat.runtimes.pattern import MemoryPattern, lay_out
+from onnxremat.runtimes.profiling import RunProfile
+from onnxremat.runtimes.provable import ProvableType
+from onnxremat.runtimes.recipe import CPU_PROVIDER, ExecutionOrder, OptimizationLevel, Recipe
+from onnxremat.runtimes.workspace import ValueType, known_workspace_bytes
+
+BOOKKEEPING_BYTES = 500
+BOOKKEEPING_NODE_BYTES = 100
+"""What a run keeps beside tensors and scratch: once, and for each node (1.31.1)."""
+
+_STRING_BYTES = 32
+_RUNS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class HeldValue:
+    """A buffer held at the peak: the values in it, its bytes, and the step that allocated it."""
+
+    values: tuple[str, ...]
+    nbytes: int
+    allocated: int
+
+
+@dataclass(frozen=True)
+class RunPrediction:
+    """One run: the most heap and resident bytes above the loaded session, the step of the order
+    at which buffers and scratch are largest, their bytes, and what is held there, largest first."""
+
+    heap_bytes: int
+    resident_bytes: int
+    live_bytes: int
+    peak_step: int
+    held: tuple[HeldValue, ...]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The first run, and later ones once nothing changes any more.
+
+    `reserved_bytes`: of all regions of the arena in the end, 0 without one. `block_bytes`: of the
+    memory pattern, 0 without one. `order`: the nodes as they execute.
+    """
+
+    first: RunPrediction
+    later: RunPrediction
+    reserved_bytes: int
+    block_bytes: int
+    order: tuple[int, ...]
+
+    @property
+    def heap_bytes(self) -> int:
+        """The most heap of any run."""
+        return max(self.first.heap_bytes, self.later.heap_bytes)
+
+    @property
+    def resident_bytes(self) -> int:
+        """The most resident memory of any run."""
+        return max(self.first.resident_bytes, self.later.resident_bytes)
+
+
+def predict(
+    model: onnx.ModelProto,
+    profile: RunProfile,
+    recipe: Recipe,
+    types: Mapping[str, ProvableType],
+    *,
+    order: Sequence[int] | None = None,
+) -> Prediction:
+    """What runs of `model` with `recipe` take. `profile` is of the same model, at the thread count
+    of the recipe; `types` are what the runtime proves of it (`provable.provable_types`; only
+    `free_dimensions` of a recipe changes them); `order` replaces the order that the recipe gives.
+
+    Raises UsageError for another provider than the CPU's, or a recipe that lets the runtime
+    optimize; ModelError if the profile has no sizes of a node.
+    """
+    if recipe.provider != CPU_PROVIDER:
+        raise UsageError(f"only {CPU_PROVIDER} is emulated, not {recipe.provider}")
+    if recipe.optimization is not OptimizationLevel.NONE:
+        raise UsageError("a prediction needs the optimized model and no optimization in the recipe")
+    nodes = model.graph.node
+    if order is None:
+        by_priority = recipe.execution_order is ExecutionOrder.PRIORITY
+        order = priority_order(nodes) if by_priority else default_order(nodes)
+    plan = plan_allocations(model.graph, order, types, mem_reuse=recipe.mem_reuse)
+    run = _Run.of(model, profile, order, plan)
+    return _predict(run, recipe)
+
+
+@dataclass(frozen=True)
+class _Scratch:
+    """What a kernel takes while it runs: from the session's allocator, and past it."""
+
+    session_bytes: int
+    other_bytes: int
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Everything that one run asks for, step by step."""
+
+    order: tuple[int, ...]
+    buffers: tuple[Buffer, ...]
+    nbytes: Mapping[str, int]
+    taken: tuple[tuple[Buffer, ...], ...]
+    released: tuple[tuple[Buffer, ...], ...]
+    scratch: tuple[_Scratch, ...]
+
+    @classmethod
+    def of(
+        cls,
+        model: onnx.ModelProto,
+        profile: RunProfile,
+        order: Sequence[int],
+        plan: AllocationPlan,
+    ) -> "_Run":
+        types = _made_types(model, profile)
+        nbytes = {b.root: _nbytes(types.get(b.root)) for b in plan.buffers}
+        taken: list[list[Buffer]] = [[] for _ in order]
+        released: list[list[Buffer]] = [[] for _ in order]
+        for buffer in plan.buffers:
+            taken[buffer.allocated].append(buffer)
+            if buffer.released is not None:
+                released[buffer.released].append(buffer)
+        return cls(
+            tuple(order),
+            plan.buffers,
+            nbytes,
+            tuple(map(tuple, taken)),
+            tuple(map(tuple, released)),
+            tuple(_scratch(model.graph.node[v], profile, v, types) for v in order),
+        )
+
+    def pattern(self) -> MemoryPattern:
+        """The memory pattern that the first run makes."""
+        return lay_out(self._pattern_requests())
+
+    def _pattern_requests(self) -> Iterable[Request]:
+        for taken, released in zip(self.taken, self.released, strict=True):
+            for buffer in taken:
+                if buffer.kind is AllocationKind.ALLOCATE:
+                    yield Request(buffer.root, self.nbytes[buffer.root])
+            for buffer in released:
+                yield Request(buffer.root)
+
+    def bookkeeping_bytes(self) -> int:
+        return BOOKKEEPING_BYTES + BOOKKEEPING_NODE_BYTES * len(self.order)
+
+    def live(self) -> list[int]:
+        """Bytes of buffers and scratch during each step."""
+        held = 0
+        live = []
+        for step, scratch in enumerate(self.scratch):
+            held += sum(self.nbytes[b.root] for b in self.taken[step])
+            live.append(held + scratch.session_bytes + scratch.other_bytes)
+            held -= sum(self.nbytes[b.root] for b in self.released[step])
+        return live
+
+    def held_at(self, step: int) -> tuple[HeldValue, ...]:
+        held = [
+            HeldValue(b.members, self.nbytes[b.root], b.allocated)
+            for b in self.buffers
+            if b.allocated <= step and (b.released is None or step <= b.released)
+        ]
+        return tuple(sorted(held, key=lambda h: (-h.nbytes, h.allocated)))
+
+
+def _predict(run: _Run, recipe: Recipe) -> Prediction:
+    pattern = run.pattern() if recipe.mem_pattern else None
+    memory = _ArenaMemory() if recipe.cpu_arena else _PlainMemory()
+    runs = [_simulate(run, memory, None)]
+    runs.extend(_simulate(run, memory, pattern) for _ in range(_RUNS - 1))
+    live = run.live()
+    peak = max(live, default=0)
+    step = live.index(peak) if live else 0
+    held = run.held_at(step)
+    first, later = (
+        RunPrediction(heap + run.bookkeeping_bytes(), resident, peak, step, held)
+        for heap, resident in (runs[0], runs[-1])
+    )
+    return Prediction(
+        first, later, memory.reserved_bytes, pattern.block_bytes if pattern else 0, run.order
+    )
+
+
+class _PlainMemory:
+    """malloc for every buffer, given back at once."""
+
+    reserved_bytes = 0
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        self._in_use = 0
+        self._count = 0
+
+    def start(self) -> None:
+        return
+
+    def allocate(self, nbytes: int, touch: bool = True) -> int:
+        self._count += 1
+        self._sizes[self._count] = nbytes
+        self._in_use += nbytes
+        return self._count
+
+    def free(self, handle: int) -> None:
+        self._in_use -= self._sizes.pop(handle)
+
+    def touch(self, handle: int, offset: int, nbytes: int) -> None:
+        return
+
+    def heap_bytes(self) -> int:
+        return self._in_use
+
+    def resident_bytes(self) -> int:
+        return self._in_use
+
+
+class _ArenaMemory:
+    """The CPU's arena: regions stay from run to run."""
+
+    def __init__(self) -> None:
+        self._arena = Arena(CPU_ARENA)
+        self._before = 0
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self._arena.reserved_bytes
+
+    def start(self) -> None:
+        self._before = self._arena.reserved_bytes
+
+    def allocate(self, nbytes: int, touch: bool = True) -> int:
+        return self._arena.allocate(nbytes, touch=touch)
+
+    def free(self, handle: int) -> None:
+        self._arena.free(handle)
+
+    def touch(self, handle: int, offset: int, nbytes: int) -> None:
+        self._arena.touch(handle, offset, nbytes)
+
+    def heap_bytes(self) -> int:
+        return self._arena.reserved_bytes - self._before
+
+    def resident_bytes(self) -> int:
+        return self._arena.touched_bytes
+
+
+def _simulate(
+    run: _Run, memory: _PlainMemory | _ArenaMemory, pattern: MemoryPattern | None
+) -> tuple[int, int]:
+    """The most heap and resident bytes of a run; outputs are given back behind it."""
+    memory.start()
+    places = pattern.places if pattern is not None else {}
+    block = None
+    if pattern is not None and pattern.block_bytes:
+        block = memory.allocate(pattern.block_bytes, touch=False)
+    held: dict[str, int] = {}
+    heap, resident = memory.heap_bytes(), memory.resident_bytes()
+    for step, scratch in enumerate(run.scratch):
+        for buffer in run.taken[step]:
+            place = places.get(buffer.root) if buffer.kind is AllocationKind.ALLOCATE else None
+            if place is not None and block is not None:
+                memory.touch(block, place.offset, run.nbytes[buffer.root])
+            else:
+                held[buffer.root] = memory.allocate(run.nbytes[buffer.root])
+        taken = memory.allocate(scratch.session_bytes)
+        heap = max(heap, memory.heap_bytes() + scratch.other_bytes)
+        resident = max(resident, memory.resident_bytes() + scratch.other_bytes)
+        memory.free(taken)
+        for buffer in run.released[step]:
+            if buffer.root in held:
+                memory.free(held.pop(buffer.root))
+    for handle in held.values():
+        memory.free(handle)
+    if block is not None:
+        memory.free(block)
+    return heap, resident
+
+
+def _made_types(model: onnx.ModelProto, profile: RunProfile) -> dict[str, ValueType]:
+    """What the profile tells of values, by name; weights and inputs with declared sizes too."""
+    types = {
+        weight.name: ValueType(_dtype(weight.data_type), tuple(weight.dims))
+        for weight in model.graph.initializer
+    }
+    for v, node in profile.nodes.items():
+        for name, made in zip(model.graph.node[v].output, node.outputs, strict=True):
+            if name and made is not None:
+                types[name] = made
+    return types
+
+
+def _dtype(elem_type: int) -> str:
+    return str(onnx.TensorProto.DataType.Name(elem_type)).lower()
+
+
+def _nbytes(kind: ValueType | None) -> int:
+    """Bytes of a buffer; what is no tensor has none."""
+    if kind is None:
+        return 0
+    sized = SizedType(kind.dtype, kind.shape)
+    return sized.nbytes if sized.has_size else _STRING_BYTES * sized.elements
+
+
+def _scratch(
+    node: onnx.NodeProto, profile: RunProfile, v: int, types: Mapping[str, ValueType]
+) -> _Scratch:
+    total = profile.nodes[v].workspace_bytes if v in profile.nodes else 0
+    read = [types.get(name) for name in node.input if name]
+    known = [kind for kind in read if kind is not None]
+    other = known_workspace_bytes(node.op_type, known) if len(known) == len(read) else 0
+    other = min(other, total)
+    return _Scratch(total - other, other)

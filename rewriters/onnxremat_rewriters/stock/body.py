@@ -1,0 +1,295 @@
+"""Hide and chain: the nodes of a plan, written so that a runtime must run them as planned.
+
+Terms. A *step* is a node that computes at run time: neither constant nor a view. Two steps are
+*linked* if the later one reads the earlier one, directly or through views; then no order can swap
+them. An *edge* makes two consecutive steps linked: the later one reads one of its inputs through
+an empty vector that exists once the earlier one has run.
+
+If all consecutive steps are linked, the plan is the only topological order there is, whatever a
+runtime's own order is and however its optimisations number the nodes that they make. With fewer
+edges (`Edges.NEEDED`) the order holds as long as the runtime numbers nodes as the file does.
+
+An edge exists only if the runtime cannot compute the empty vector ahead: where it knows the shape
+of the earlier step's output (a scalar loss, a Size, a Shape), that output is read through the
+token first. This was what two inversions of order in earlier experiments came from.
+"""
+
+from collections.abc import Collection, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import onnx
+
+from onnxremat.importer.nodes import DEFAULT_DOMAINS, reads
+from onnxremat.runtimes.order import default_order
+from onnxremat.runtimes.rules import VIEW_OPS
+from onnxremat_rewriters.naming import rename_reads
+from onnxremat_rewriters.recompute import MARK
+from onnxremat_rewriters.stock.facts import (
+    Constants,
+    inferred_types,
+    is_tensor,
+    known_shapes,
+)
+from onnxremat_rewriters.stock.forms import Forms
+
+_SHAPED_BY_INPUT = frozenset({"Reshape", "Expand"})
+_WEIGHT_POSITIONS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_VIEWS = VIEW_OPS - {"OptionalGetElement"}
+
+
+class Edges(StrEnum):
+    """Which consecutive steps get an edge."""
+
+    NONE = "none"
+    NEEDED = "needed"
+    """Those without which the runtime's default order would leave the plan."""
+    ALL = "all"
+    """All that are not linked anyway."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """`nodes` in plan order; `steps` are the indices of those that are steps of the plan.
+
+    `edges` counts the edges written; `loose` are the names of steps that could not be tied to
+    the step before (no tensor to read through).
+    """
+
+    nodes: tuple[onnx.NodeProto, ...]
+    steps: tuple[int, ...]
+    edges: int
+    loose: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is written: a model's nodes in order, and what is known of its values."""
+
+    model: onnx.ModelProto
+    constants: Constants
+    types: dict[str, onnx.TypeProto] = field(repr=False)
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto, constants: Constants) -> "Plan":
+        """The plan that a model in plan order is."""
+        return cls(model, constants, inferred_types(model, model.graph.node))
+
+
+def write_body(plan: Plan, forms: Forms, token: str, *, hide: bool, edges: Edges) -> Body:
+    """The nodes of `plan.model`, hidden and chained. `token` is an empty vector's name.
+
+    The same `forms` must not be used for another body of the same model. O(nodes) for NONE and
+    ALL, O(nodes x rounds) for NEEDED, with a round for each layer of edges found.
+    """
+    hidden = _hidden(plan, forms, token) if hide else _as_it_is(plan)
+    if edges is Edges.NONE:
+        return Body(tuple(hidden.nodes), hidden.steps, 0, ())
+    known = _known(plan, hidden.nodes) if hide else None
+    chain = _Chain(hidden, plan, forms, token, known)
+    return chain.tied(chain.unlinked(), forms) if edges is Edges.ALL else chain.needed()
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    """Nodes before they are chained. `constant` are names of values without edges through them."""
+
+    nodes: list[onnx.NodeProto]
+    steps: tuple[int, ...]
+    constant: frozenset[str]
+
+
+def _as_it_is(plan: Plan) -> _Hidden:
+    outputs = {value.name for value in plan.model.graph.output}
+    nodes, steps = [], []
+    for index, node in enumerate(plan.model.graph.node):
+        if index not in plan.constants.nodes and not _is_view(node, outputs):
+            steps.append(len(nodes))
+        nodes.append(_copy(node))
+    return _Hidden(nodes, tuple(steps), plan.constants.names)
+
+
+def _hidden(plan: Plan, forms: Forms, token: str) -> _Hidden:
+    """Inputs and constant shapes read through the token; copies of constant nodes merged."""
+    graph = plan.model.graph
+    constants = plan.constants
+    outputs = {value.name for value in graph.output}
+    stored = {tensor.name for tensor in graph.initializer}
+    read = {name for node in graph.node for name in reads(node)}
+    nodes: list[onnx.NodeProto] = []
+    names: dict[str, str] = {}
+    for value in graph.input:
+        if value.name in stored or value.name not in read or not is_tensor(value.name, plan.types):
+            continue
+        nodes += forms.through(value.name, token, f"hidden__{value.name}")
+        names[value.name] = nodes[-1].output[0]
+    vectors: dict[str, str] = {}
+    folded: dict[bytes, Sequence[str]] = {}
+    steps = []
+    for index, original in enumerate(graph.node):
+        node = _copy(original)
+        rename_reads(node, names)
+        if index in constants.nodes:
+            if not outputs.intersection(node.output) and _seen(node, folded, names):
+                continue
+        else:
+            shape = _constant_shape(node, constants)
+            if shape is not None:
+                if shape not in vectors:
+                    nodes.append(forms.hidden_vector(shape, token))
+                    vectors[shape] = nodes[-1].output[0]
+                node.input[1] = vectors[shape]
+            if not _is_view(node, outputs):
+                steps.append(len(nodes))
+        nodes.append(node)
+    return _Hidden(nodes, tuple(steps), constants.names)
+
+
+def _seen(
+    node: onnx.NodeProto, folded: dict[bytes, Sequence[str]], names: dict[str, str]
+) -> bool:
+    """Whether a constant node was written before (a recomputed one is folded, and held, twice).
+
+    Its outputs are then read from there.
+    """
+    bare = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=node.input)
+    bare.attribute.extend(a for a in node.attribute if a.name != MARK)
+    if node.op_type == "Constant":
+        return False
+    before = folded.setdefault(bare.SerializeToString(deterministic=True), list(node.output))
+    if list(before) == list(node.output):
+        return False
+    names.update(zip(node.output, before, strict=False))
+    return True
+
+
+def _constant_shape(node: onnx.NodeProto, constants: Constants) -> str | None:
+    """The name of the constant that says the shape of the node's output, if one does."""
+    if node.domain not in DEFAULT_DOMAINS or node.op_type not in _SHAPED_BY_INPUT:
+        return None
+    return node.input[1] if node.input[1] in constants.names else None
+
+
+def _known(plan: Plan, nodes: Sequence[onnx.NodeProto]) -> frozenset[str]:
+    """Values whose shape is known before the run although the inputs' are not."""
+    types = inferred_types(plan.model, nodes, hide=True)
+    made = {name for node in nodes for name in node.output}
+    unseen = made - types.keys()  # what inference does not reach might be known to the runtime
+    return known_shapes(types, made) | unseen
+
+
+@dataclass
+class _Chain:
+    """Writes edges between the steps of a list of nodes. `known`: values of known shape, None: all."""
+
+    hidden: _Hidden
+    plan: Plan
+    forms: Forms
+    token: str
+    known: Collection[str] | None
+
+    def __post_init__(self) -> None:
+        nodes, steps = self.hidden.nodes, self.hidden.steps
+        self._outlet = {s: self._tensor_made(nodes[s]) for s in steps}
+        self._inlet = {s: self._tensor_read(nodes[s]) for s in steps}
+
+    def unlinked(self) -> set[int]:
+        """Steps that do not read the step before them."""
+        reached: dict[str, frozenset[int]] = {}
+        steps = set(self.hidden.steps)
+        previous, found = -1, set()
+        for index, node in enumerate(self.hidden.nodes):
+            behind = frozenset[int]().union(*(reached.get(n, frozenset()) for n in reads(node)))
+            if index not in steps:
+                reached.update(dict.fromkeys(node.output, behind))
+                continue
+            if previous >= 0 and previous not in behind:
+                found.add(index)
+            reached.update(dict.fromkeys(node.output, frozenset({index})))
+            previous = index
+        return found
+
+    def needed(self) -> Body:
+        """Edges added, where the emulated default order leaves the plan, until it does not."""
+        unlinked = self.unlinked()
+        tied: set[int] = set()
+        while True:
+            body = self.tied(tied, deepcopy(self.forms))
+            place = {index: i for i, index in enumerate(default_order(body.nodes))}
+            where = [place[index] for index in body.steps]
+            early = {
+                step
+                for step, (before, own) in zip(
+                    self.hidden.steps[1:], zip(where, where[1:], strict=False), strict=True
+                )
+                if own < before
+            }
+            if not (early & unlinked) - tied:
+                return self.tied(tied, self.forms)
+            tied |= early & unlinked
+
+    def tied(self, chosen: Collection[int], forms: Forms) -> Body:
+        """The nodes with an edge from the step before to each step in `chosen`."""
+        nodes: list[onnx.NodeProto] = []
+        steps, loose, edges = [], [], 0
+        outlet: str | None = None
+        wanted = set(self.hidden.steps)
+        for index, original in enumerate(self.hidden.nodes):
+            node = original
+            if index in chosen:
+                position = self._inlet[index]
+                if outlet is None or position is None:
+                    loose.append(node.name or node.op_type)
+                else:
+                    node = _copy(original)
+                    nodes += self._edge(node, position, outlet, edges, forms)
+                    edges += 1
+            if index in wanted:
+                steps.append(len(nodes))
+                outlet = self._outlet[index] or outlet
+            nodes.append(node)
+        return Body(tuple(nodes), tuple(steps), edges, tuple(loose))
+
+    def _edge(
+        self, node: onnx.NodeProto, position: int, outlet: str, number: int, forms: Forms
+    ) -> list[onnx.NodeProto]:
+        """Let `node`, in place, read an input through an empty vector after `outlet`."""
+        added = []
+        if self.known is None or outlet in self.known:
+            added += forms.through(outlet, self.token, f"seen{number}")
+            outlet = added[-1].output[0]
+        added += forms.empty_after(outlet, f"after{number}")
+        added += forms.through(node.input[position], added[-1].output[0], f"edge{number}")
+        node.input[position] = added[-1].output[0]
+        return added
+
+    def _tensor_made(self, node: onnx.NodeProto) -> str | None:
+        names = (name for name in node.output if name and is_tensor(name, self.plan.types))
+        return next(names, None)
+
+    def _tensor_read(self, node: onnx.NodeProto) -> int | None:
+        """The input to read through: one that is not constant, or else one that is no weight."""
+        constant = self.hidden.constant
+        tensors = [
+            i for i, name in enumerate(node.input) if name and is_tensor(name, self.plan.types)
+        ]
+        varying = [i for i in tensors if node.input[i] not in constant]
+        if varying:
+            return varying[0]
+        spare = [i for i in tensors if i == 0 or node.op_type not in _WEIGHT_POSITIONS]
+        return spare[0] if spare else None
+
+
+def _is_view(node: onnx.NodeProto, outputs: Collection[str]) -> bool:
+    return (
+        node.op_type in _VIEWS
+        and node.domain in DEFAULT_DOMAINS
+        and not outputs.intersection(node.output)
+    )
+
+
+def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    return copy

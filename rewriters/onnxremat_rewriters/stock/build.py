@@ -1,0 +1,106 @@
+"""`stock`: one model in, one model out; nothing is run."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+
+from onnxremat.errors import ModelError
+from onnxremat_rewriters.naming import NameSource, node_names, value_names
+from onnxremat_rewriters.stock.body import Body, Edges, Plan, write_body
+from onnxremat_rewriters.stock.facts import find_constants
+from onnxremat_rewriters.stock.forms import Forms
+from onnxremat_rewriters.stock.opset import standard_opset, with_sequences
+from onnxremat_rewriters.stock.wrap import wrapped
+
+STOCK_KEY = "onnxremat.stock"
+"""Metadata entry of a file that this rewriter made; its value says with which parts (JSON)."""
+
+
+@dataclass(frozen=True)
+class StockModel:
+    """A model that keeps its order and memory in a session with default options.
+
+    `steps` are the steps of the plan in its order, each by the first value that it makes (names as
+    in `planned_graph(model)`). `edges` counts the edges between consecutive steps. `notes` say
+    what could not be done.
+    """
+
+    model: onnx.ModelProto
+    steps: tuple[str, ...]
+    edges: int
+    notes: tuple[str, ...]
+
+
+def is_stock(model: onnx.ModelProto) -> bool:
+    """Whether this rewriter made the model."""
+    return any(entry.key == STOCK_KEY for entry in model.metadata_props)
+
+
+def stock(
+    model: onnx.ModelProto,
+    *,
+    hide: bool = True,
+    chain: bool = True,
+    wrap: bool = True,
+    edges: Edges = Edges.ALL,
+    local_weights: bool | None = None,
+) -> StockModel:
+    """`model`, whose nodes are in plan order, made to keep its plan under default options.
+
+    The parts are those of the package's description; `edges` says which edges `chain` writes.
+    `local_weights` keeps weights of convolutions where layout optimisations find them (see
+    `weights`); by default where shapes are not hidden, for without shapes there are none.
+    Declared inputs, outputs, initializers and metadata stay; inner value_info goes. Values are
+    the same bit for bit as far as the runtime executes the nodes as they are.
+
+    Raises ModelError if the model was made by `stock` already, is of an operator set that cannot
+    be raised to one with sequences, or has an output whose type no branch can make.
+    """
+    if is_stock(model):
+        raise ModelError("the model was already rewritten for stock options")
+    result = with_sequences(model)
+    constants = find_constants(result)
+    plan = Plan.of(result, constants)
+    forms = Forms(
+        standard_opset(result),
+        NameSource(value_names(result.graph)),
+        NameSource(node_names(result.graph)),
+    )
+    sequence = forms.sequence()
+    token = forms.token(sequence.output[0])
+    body = write_body(plan, forms, token, hide=hide, edges=edges if chain else Edges.NONE)
+    steps = [body.nodes[index] for index in body.steps]
+    uses_token = hide or body.edges > 0
+    nodes = [*(forms.prelude if uses_token else ()), *body.nodes]
+    if wrap:
+        local = not hide if local_weights is None else local_weights
+        weights = constants.names if local else frozenset[str]()
+        graph = wrapped(result, nodes, sequence, forms, plan.types, local_weights=weights)
+        result.graph.CopyFrom(graph)
+    else:
+        del result.graph.node[:], result.graph.value_info[:]
+        result.graph.node.extend([sequence, *nodes] if uses_token else nodes)
+    parts = {"hide": hide, "chain": chain, "wrap": wrap, "edges": edges.value}
+    result.metadata_props.add(key=STOCK_KEY, value=json.dumps(parts, sort_keys=True))
+    made = tuple(next(name for name in node.output if name) for node in steps)
+    return StockModel(result, made, body.edges, tuple(_notes(model, result, body)))
+
+
+def planned_graph(model: onnx.ModelProto) -> onnx.GraphProto:
+    """The graph of a stock model that does the work: the branch, or the model's own."""
+    parts = next(json.loads(e.value) for e in model.metadata_props if e.key == STOCK_KEY)
+    if not parts["wrap"]:
+        return model.graph
+    return next(a.g for a in model.graph.node[-1].attribute if a.name == "then_branch")
+
+
+def _notes(
+    before: onnx.ModelProto, after: onnx.ModelProto, body: Body
+) -> Iterator[str]:
+    if standard_opset(before) != standard_opset(after):
+        yield f"operator set raised from {standard_opset(before)} to {standard_opset(after)}"
+    if body.loose:
+        named = ", ".join(body.loose[:3]) + (" ..." if len(body.loose) > 3 else "")
+        yield f"{len(body.loose)} steps read no tensor and may run early: {named}"

@@ -1,0 +1,125 @@
+"""What can be told of a model's values before it runs: which are constant, tensors, of known shape.
+
+This is what a runtime can tell too, so it decides what has to be hidden from it.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx.shape_inference import InferenceError
+
+from onnxremat.importer.nodes import has_subgraph, op_key
+from onnxremat.importer.purity import is_pure
+from onnxremat.importer.values import tensor_type
+
+_FIRST_IR_WITH_FREE_INITIALIZERS = 4
+_SHAPE_DATA_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Values that are the same in every run: `stored` ones, and all `names`.
+
+    `stored` are initializers that a caller cannot override. `nodes` are the indices of Constant
+    nodes and of nodes that a runtime folds because they are pure and read constants alone.
+    """
+
+    stored: frozenset[str]
+    names: frozenset[str]
+    nodes: frozenset[int]
+
+
+def find_constants(model: onnx.ModelProto) -> Constants:
+    """The constants of the top-level graph. O(nodes + reads)."""
+    graph = model.graph
+    stored = {tensor.name for tensor in graph.initializer}
+    stored.update(tensor.values.name for tensor in graph.sparse_initializer)
+    if model.ir_version >= _FIRST_IR_WITH_FREE_INITIALIZERS:
+        stored -= {value.name for value in graph.input}
+    outputs = {value.name for value in graph.output}
+    names = set(stored)
+    nodes = set()
+    for index, node in enumerate(graph.node):
+        inputs = [name for name in node.input if name]
+        folded = (
+            bool(inputs)
+            and names.issuperset(inputs)
+            and outputs.isdisjoint(node.output)
+            and is_pure(node)
+            and not has_subgraph(node)
+        )
+        if folded or op_key(node) == "Constant":
+            nodes.add(index)
+            names.update(name for name in node.output if name)
+    return Constants(frozenset(stored), frozenset(names), frozenset(nodes))
+
+
+def inferred_types(
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], *, hide: bool = False
+) -> dict[str, onnx.TypeProto]:
+    """What shape inference says of the values of a graph with these nodes instead of its own.
+
+    With `hide` the shapes that the file declares of inner values and outputs are not believed.
+    Empty if inference fails.
+    """
+    source = model.graph
+    light = onnx.ModelProto(
+        ir_version=max(model.ir_version, _FIRST_IR_WITH_FREE_INITIALIZERS),
+        opset_import=model.opset_import,
+        functions=model.functions,
+    )
+    graph = light.graph
+    graph.name = "facts"
+    graph.node.extend(nodes)
+    stored = set()
+    for tensor in source.initializer:
+        stored.add(tensor.name)
+        kind = tensor_type(tensor)
+        external = tensor.data_location == onnx.TensorProto.EXTERNAL
+        if kind.has_size and kind.nbytes <= _SHAPE_DATA_BYTES and not external:
+            graph.initializer.append(tensor)
+        else:
+            shape = list(tensor.dims)
+            info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, shape)
+            graph.input.append(info)
+    graph.input.extend(value for value in source.input if value.name not in stored)
+    for value in source.output:
+        output = graph.output.add(name=value.name)
+        output.type.CopyFrom(value.type)
+        if hide and output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    if not hide:
+        graph.value_info.extend(source.value_info)
+    try:
+        done = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
+    except (InferenceError, RuntimeError, ValueError):
+        return {}
+    values = (*done.input, *done.value_info, *done.output)
+    types = {value.name: value.type for value in values}
+    for tensor in done.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    return types
+
+
+def is_tensor(name: str, types: dict[str, onnx.TypeProto]) -> bool:
+    """Whether a value is a tensor; one that nothing is known of counts as one."""
+    kind = types[name].WhichOneof("value") if name in types else None
+    return kind in (None, "tensor_type")
+
+
+def known_shapes(
+    types: dict[str, onnx.TypeProto], names: Collection[str] | None = None
+) -> frozenset[str]:
+    """Values of which every dimension is a number; only those among `names`, if given."""
+    wanted = types.keys() if names is None else names
+    return frozenset(name for name in wanted if name in types and _is_known(types[name]))
+
+
+def _is_known(kind: onnx.TypeProto) -> bool:
+    tensor = kind.tensor_type
+    return (
+        kind.WhichOneof("value") == "tensor_type"
+        and tensor.HasField("shape")
+        and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+    )

@@ -1,0 +1,102 @@
+"""The operator set: sequences, which the token and the wrap are made of, exist from 11 on.
+
+A model of an older set is raised to 11 if every one of its ops means the same there. What is
+compared is the schema: the parameters it had keep their place, type and default, and what was
+added is optional. An op that was given another form (Clip, Pad, Slice, TopK, ...) is refused.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import onnx
+from onnx.defs import OpSchema
+
+from onnxremat.errors import ModelError
+from onnxremat.importer.nodes import DEFAULT_DOMAINS, subgraphs
+
+SEQUENCES = 11
+"""First standard operator set with sequences."""
+OLDEST = 9
+"""First standard operator set with ConstantOfShape; nothing older is taken."""
+
+
+def standard_opset(model: onnx.ModelProto) -> int:
+    """The version of the standard operator set, 0 if the model does not import it."""
+    return next((o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS), 0)
+
+
+def with_sequences(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of `model` whose standard operator set is at least 11, with nothing else changed.
+
+    Raises ModelError, naming the op, if that would change what the model means.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    version = standard_opset(model)
+    if version >= SEQUENCES:
+        return copy
+    if version < OLDEST:
+        raise ModelError(
+            f"the model uses operator set {version}: stock needs {OLDEST} or later "
+            f"(onnx.version_converter can raise it)"
+        )
+    for node in _all_nodes(model.graph.node):
+        if node.domain in DEFAULT_DOMAINS and not _same_meaning(node, version):
+            raise ModelError(
+                f"the model uses operator set {version}, and {node.op_type} has another form in "
+                f"{SEQUENCES}, which stock needs: raise it first (onnx.version_converter)"
+            )
+    for entry in copy.opset_import:
+        if entry.domain in DEFAULT_DOMAINS:
+            entry.version = SEQUENCES
+    return copy
+
+
+def _all_nodes(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for body in subgraphs(node):
+            yield from _all_nodes(body.node)
+
+
+def _same_meaning(node: onnx.NodeProto, version: int) -> bool:
+    """Whether the node says in set 11 what it says in set `version`."""
+    if not onnx.defs.has(node.op_type, version, ""):
+        return True  # an op of the runtime's own in the standard domain
+    old = onnx.defs.get_schema(node.op_type, version, "")
+    if not onnx.defs.has(node.op_type, SEQUENCES, ""):
+        return False
+    new = onnx.defs.get_schema(node.op_type, SEQUENCES, "")
+    if old.since_version == new.since_version:
+        return True
+    return (
+        not new.deprecated
+        and _attributes_kept(old, new)
+        and _parameters_kept(old.inputs, new.inputs, len(node.input))
+        and _parameters_kept(old.outputs, new.outputs, len(node.output))
+    )
+
+
+def _attributes_kept(old: OpSchema, new: OpSchema) -> bool:
+    for name, was in old.attributes.items():
+        now = new.attributes.get(name)
+        if now is None or now.type != was.type:
+            return False
+        if was.default_value.type and was.default_value != now.default_value:
+            return False
+    added = set(new.attributes) - set(old.attributes)
+    return not any(new.attributes[name].required for name in added)
+
+
+def _parameters_kept(
+    old: Sequence[OpSchema.FormalParameter], new: Sequence[OpSchema.FormalParameter], present: int
+) -> bool:
+    """The parameters that the node has keep place and types, and none was added that it needs."""
+    for was, now in zip(old[:present], new[:present], strict=False):
+        if was.option != now.option and now.option != OpSchema.FormalParameterOption.Optional:
+            return False
+        if not set(was.types) <= set(now.types):
+            return False
+    required = OpSchema.FormalParameterOption.Single
+    return min(present, len(old)) <= len(new) and not any(
+        parameter.option == required for parameter in new[len(old) :]
+    )
