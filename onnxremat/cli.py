@@ -14,6 +14,7 @@ from rich.console import Console
 
 from onnxremat import report
 from onnxremat.errors import (
+    Interrupted,
     LimitExceededError,
     NoPlanFoundError,
     OnnxrematError,
@@ -93,6 +94,12 @@ def _progress(*, quiet: bool) -> Iterator[tuple[Progress, Interrupt]]:
     progress = Progress(interrupt, quiet=quiet)
     try:
         yield progress, interrupt
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted, nothing was written") from None
+    except NoPlanFoundError:
+        if interrupt.requested:
+            raise Interrupted("interrupted before a plan met the limit") from None
+        raise
     finally:
         progress.stop()
         signal.signal(signal.SIGINT, before)
@@ -168,19 +175,14 @@ def rewrite_command(
     )
     target = output if output is not None else default_output(model, limit)
     with _progress(quiet=as_json) as (progress, interrupt):
-        try:
-            result = rewrite(
-                model,
-                limit,
-                options,
-                output=target,
-                progress=progress,
-                stop=lambda: interrupt.requested,
-            )
-        except NoPlanFoundError:
-            if interrupt.requested:
-                raise KeyboardInterrupt from None
-            raise
+        result = rewrite(
+            model,
+            limit,
+            options,
+            output=target,
+            progress=progress,
+            stop=lambda: interrupt.requested,
+        )
     _emit(result, report.rewrite_text, as_json=as_json)
 
 
@@ -265,9 +267,6 @@ def main() -> None:
         sys.exit(error.exit_code)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        _err.print("onnxremat: interrupted, nothing was written")
-        sys.exit(130)
     except Exception as error:
         if type(error).__module__.startswith(("click", "typer")) and hasattr(
             error, "format_message"

@@ -47,3 +47,9 @@ class LimitExceededError(OnnxrematError):
     """`--fail-above`: the model's peak is above the given size."""
 
     exit_code: ClassVar[int] = 7
+
+
+class Interrupted(OnnxrematError):
+    """Ctrl-C before any plan met the limit."""
+
+    exit_code: ClassVar[int] = 130

@@ -44,7 +44,7 @@ def fit_in_order(
             placed[i] = placed[i - 1]
             i -= 1
         placed[i] = b
-    return arena
+    return int(arena)
 
 
 @entry
@@ -75,4 +75,4 @@ def fit_lowest(
             c = waiting[i]
             if start[c] < end[b] and start[b] < end[c]:
                 offset[c] = max(offset[c], top)
-    return arena
+    return int(arena)

@@ -39,7 +39,9 @@ def kernel(function: F) -> F:
 
 
 def _compile(function: F, *, no_cpython_wrapper: bool) -> F:
-    compiled = numba.njit(
+    # Typed as anything: numba's stubs do not know all of its options.
+    compile_function: Any = numba.njit
+    compiled = compile_function(
         cache=True,
         nogil=True,
         error_model="numpy",
@@ -47,7 +49,7 @@ def _compile(function: F, *, no_cpython_wrapper: bool) -> F:
         no_cfunc_wrapper=True,
         _nrt=False,
     )(function)
-    cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    cache_file: Any = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if hasattr(cache_file, "_source_stamp"):
         cache_file._source_stamp = STAMP
     return compiled  # type: ignore[no-any-return]

@@ -14,12 +14,12 @@ Ints = npt.NDArray[np.int64]
 class Problem(NamedTuple):
     """Blocks that take room, as arrays.
 
-    `index[i]` is where block i stands among all blocks. It lives in sections
+    `source[i]` is where block i stands among all blocks. It lives in sections
     `[first[i], stop[i])` and takes `size[i]` units of `unit_bytes`. Two blocks live at the same
     step if and only if they share a section. `peak` is the live peak in units.
     """
 
-    index: Ints
+    source: Ints
     first: Ints
     stop: Ints
     size: Ints

@@ -24,7 +24,7 @@ def undo(state: State, mark: int) -> None:
 
 @kernel
 def overlap(state: State, b: int, c: int) -> bool:
-    return state.first[b] < state.stop[c] and state.first[c] < state.stop[b]
+    return bool(state.first[b] < state.stop[c] and state.first[c] < state.stop[b])
 
 
 @kernel

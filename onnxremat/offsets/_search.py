@@ -31,7 +31,7 @@ from onnxremat.offsets._propagate import DOMINATED, QUIET, fits, gather, lift, p
 
 @kernel
 def _push(state: State, kind: int, start: int, stop: int, mark: int) -> int:
-    f = state.total[at.DEPTH]
+    f = int(state.total[at.DEPTH])
     frame = state.frame
     frame[f, at.FROM] = start
     frame[f, at.TO] = stop
@@ -145,10 +145,11 @@ def _answer(state: State, yes: int) -> None:
 def _has_room(state: State) -> bool:
     """Whether the stacks can take whatever one node adds."""
     n = len(state.size)
-    return (
+    sections = state.section.shape[1]
+    return bool(
         state.total[at.DEPTH] < len(state.frame)
         and state.total[at.JOURNAL] + 3 * n < len(state.journal)
-        and state.total[at.OPTIONS] + n + 2 * state.section.shape[1] < len(state.option)
+        and state.total[at.OPTIONS] + n + 2 * sections < len(state.option)
     )
 
 
@@ -253,4 +254,4 @@ def search(state: State, arena: int, rule: int, nodes: int, work: int) -> int:
             _visit(state, arena, rule)
         else:
             state.total[at.STATUS] = at.GAVE_UP
-    return state.total[at.STATUS]
+    return int(state.total[at.STATUS])

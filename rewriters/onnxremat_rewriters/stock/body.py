@@ -9,9 +9,10 @@ If all consecutive steps are linked, the plan is the only topological order ther
 runtime's own order is and however its optimisations number the nodes that they make. With fewer
 edges (`Edges.NEEDED`) the order holds as long as the runtime numbers nodes as the file does.
 
-An edge exists only if the runtime cannot compute the empty vector ahead: where it knows the shape
-of the earlier step's output (a scalar loss, a Size, a Shape), that output is read through the
-token first. This was what two inversions of order in earlier experiments came from.
+An edge must survive the runtime's optimisations. Two would cut it: where the shape of the earlier
+step's output is known (a scalar loss, a Size), the empty vector is folded to a constant; where
+that step is a Transpose, its shape is taken from before the Transpose instead. So the output is
+read through the token first, which no optimisation looks behind.
 """
 
 from collections.abc import Collection, Sequence
@@ -26,12 +27,7 @@ from onnxremat.runtimes.order import default_order
 from onnxremat.runtimes.rules import VIEW_OPS
 from onnxremat_rewriters.naming import rename_reads
 from onnxremat_rewriters.recompute import MARK
-from onnxremat_rewriters.stock.facts import (
-    Constants,
-    inferred_types,
-    is_tensor,
-    known_shapes,
-)
+from onnxremat_rewriters.stock.facts import Constants, inferred_types, is_tensor
 from onnxremat_rewriters.stock.forms import Forms
 
 _SHAPED_BY_INPUT = frozenset({"Reshape", "Expand"})
@@ -86,8 +82,7 @@ def write_body(plan: Plan, forms: Forms, token: str, *, hide: bool, edges: Edges
     hidden = _hidden(plan, forms, token) if hide else _as_it_is(plan)
     if edges is Edges.NONE:
         return Body(tuple(hidden.nodes), hidden.steps, 0, ())
-    known = _known(plan, hidden.nodes) if hide else None
-    chain = _Chain(hidden, plan, forms, token, known)
+    chain = _Chain(hidden, plan, forms, token)
     return chain.tied(chain.unlinked(), forms) if edges is Edges.ALL else chain.needed()
 
 
@@ -171,23 +166,14 @@ def _constant_shape(node: onnx.NodeProto, constants: Constants) -> str | None:
     return node.input[1] if node.input[1] in constants.names else None
 
 
-def _known(plan: Plan, nodes: Sequence[onnx.NodeProto]) -> frozenset[str]:
-    """Values whose shape is known before the run although the inputs' are not."""
-    types = inferred_types(plan.model, nodes, hide=True)
-    made = {name for node in nodes for name in node.output}
-    unseen = made - types.keys()  # what inference does not reach might be known to the runtime
-    return known_shapes(types, made) | unseen
-
-
 @dataclass
 class _Chain:
-    """Writes edges between the steps of a list of nodes. `known`: values of known shape, None: all."""
+    """Writes edges between the steps of a list of nodes."""
 
     hidden: _Hidden
     plan: Plan
     forms: Forms
     token: str
-    known: Collection[str] | None
 
     def __post_init__(self) -> None:
         nodes, steps = self.hidden.nodes, self.hidden.steps
@@ -255,11 +241,8 @@ class _Chain:
         self, node: onnx.NodeProto, position: int, outlet: str, number: int, forms: Forms
     ) -> list[onnx.NodeProto]:
         """Let `node`, in place, read an input through an empty vector after `outlet`."""
-        added = []
-        if self.known is None or outlet in self.known:
-            added += forms.through(outlet, self.token, f"seen{number}")
-            outlet = added[-1].output[0]
-        added += forms.empty_after(outlet, f"after{number}")
+        added = forms.through(outlet, self.token, f"seen{number}")
+        added += forms.empty_after(added[-1].output[0], f"after{number}")
         added += forms.through(node.input[position], added[-1].output[0], f"edge{number}")
         node.input[position] = added[-1].output[0]
         return added

@@ -3,7 +3,7 @@
 This is what a runtime can tell too, so it decides what has to be hidden from it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -56,11 +56,10 @@ def find_constants(model: onnx.ModelProto) -> Constants:
 
 
 def inferred_types(
-    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], *, hide: bool = False
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]
 ) -> dict[str, onnx.TypeProto]:
     """What shape inference says of the values of a graph with these nodes instead of its own.
 
-    With `hide` the shapes that the file declares of inner values and outputs are not believed.
     Empty if inference fails.
     """
     source = model.graph
@@ -87,10 +86,7 @@ def inferred_types(
     for value in source.output:
         output = graph.output.add(name=value.name)
         output.type.CopyFrom(value.type)
-        if hide and output.type.HasField("tensor_type"):
-            output.type.tensor_type.ClearField("shape")
-    if not hide:
-        graph.value_info.extend(source.value_info)
+    graph.value_info.extend(source.value_info)
     try:
         done = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
     except (InferenceError, RuntimeError, ValueError):
@@ -106,20 +102,3 @@ def is_tensor(name: str, types: dict[str, onnx.TypeProto]) -> bool:
     """Whether a value is a tensor; one that nothing is known of counts as one."""
     kind = types[name].WhichOneof("value") if name in types else None
     return kind in (None, "tensor_type")
-
-
-def known_shapes(
-    types: dict[str, onnx.TypeProto], names: Collection[str] | None = None
-) -> frozenset[str]:
-    """Values of which every dimension is a number; only those among `names`, if given."""
-    wanted = types.keys() if names is None else names
-    return frozenset(name for name in wanted if name in types and _is_known(types[name]))
-
-
-def _is_known(kind: onnx.TypeProto) -> bool:
-    tensor = kind.tensor_type
-    return (
-        kind.WhichOneof("value") == "tensor_type"
-        and tensor.HasField("shape")
-        and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-    )
