@@ -12,10 +12,9 @@ from onnxremat.importer.order import sorted_nodes
 from onnxremat.importer.purity import is_recomputable
 from onnxremat.importer.shapes import infer_types
 from onnxremat.importer.values import ValueType, ValueTypes
-from onnxremat.importer.views import EAGER_OPS, VIEW_OPS, View, is_view
+from onnxremat.importer.views import VIEW_OPS, View, is_view
 
 __all__ = [
-    "EAGER_OPS",
     "VIEW_OPS",
     "Binding",
     "ImportedModel",

@@ -20,7 +20,6 @@ from onnxremat.importer.purity import inference_dropout, is_recomputable
 from onnxremat.importer.sizes import check_sizes
 from onnxremat.importer.values import ValueType
 from onnxremat.importer.views import (
-    EAGER_OPS,
     VIEW_OPS,
     View,
     find_views,
@@ -55,7 +54,7 @@ def import_model(
     types: Mapping[str, ValueType],
     *,
     view_ops: Collection[str] = VIEW_OPS,
-    eager_ops: Collection[str] = EAGER_OPS,
+    eager_ops: Collection[str] = (),
     fold_constants: bool = False,
     workspace: Mapping[int, int] | None = None,
     costs: CostModel = DEFAULT_COSTS,

@@ -31,9 +31,6 @@ VIEW_OPS = frozenset(
 """Standard ops that can be views. A runtime's own set may be smaller. Dropout counts only in
 inference and Cast only to the type it has: see `is_view`."""
 
-EAGER_OPS = frozenset({"Shape", "Size"})
-"""Ops that ONNX Runtime starts as soon as their input exists, whatever the order says."""
-
 
 @dataclass(frozen=True, slots=True)
 class View:
