@@ -12,12 +12,10 @@ from types import MappingProxyType
 from onnxremat.graph import Graph, Op, Tensor
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Limits, Planner, Problem
-from onnxremat.planners._engine import Clock, Cooling, Engine, score
 from onnxremat.planners.auto import auto
 from onnxremat.planners.given_order import given_order
 from onnxremat.planners.local_search import local_search
 from onnxremat.planners.reorder import reorder
-from onnxremat.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +60,12 @@ def compiled_kernels_cached() -> bool:
 
 def compile_kernels() -> None:
     """Compile the search now and keep it on disk, so that no planner's time limit pays for it."""
-    tensors = (Tensor("x", (1,), "uint8", 1), Tensor("y", (1,), "uint8", 1))
-    ops = (Op("x", "Op", (), (0,)), Op("y", "Op", (0,), (1,)))
-    problem = Problem(Graph(tensors, ops, (), (1,)), MemoryRules(), budget_bytes=1)
-    Engine(problem, score(problem, Schedule((0, 1))), Clock(Limits(iterations=1)), Cooling()).cycle(1.0)
+    sizes = (10, 1, 20, 1)
+    tensors = tuple(Tensor(f"t{i}", (n,), "uint8", n) for i, n in enumerate(sizes))
+    reads = ((), (0,), (1,), (2, 0))
+    ops = tuple(Op(f"op{v}", "Op", read, (v,)) for v, read in enumerate(reads))
+    problem = Problem(Graph(tensors, ops, (), (3,)), MemoryRules(), fixed_order=True)
+    local_search(problem, Limits(iterations=1))
 
 
 __all__ = ["PLANNERS", "PlannerInfo", "compile_kernels", "compiled_kernels_cached"]

@@ -18,15 +18,17 @@ from onnxremat.planners._moves import (
     relocate,
     shift,
 )
-from onnxremat.planners._state import refresh, retarget
+from onnxremat.planners._state import refresh
 
-COUNT, BEST_COUNT, BEST_TIME, BEST_PEAK, MINIMISE, ACCEPTED = range(6)
+COUNT, BEST_COUNT, BEST_TIME, BEST_PEAK, ACCEPTED = range(5)
 """Positions in `tally`: length of the current and of the best sequence, the best's time and peak,
-1 to lower the target whenever it is met, moves accepted."""
+moves accepted."""
 
 HOT, COLD, PENALTY, TIME_UNIT, COPYING, UP, DOWN, SPIKE = range(8)
-"""Positions in `dial`: temperature at the start and at the end in units of time, penalty factor,
-the time of an average op, and the share of moves that recompute."""
+"""Positions in `dial`. Temperature at the start and at the end, in times of an average op;
+price of a target's worth of excess at one step, in the same unit; time of an average op; share of
+moves that recompute; factors on the price, per 100 moves, while there is excess and while there
+is none; weight of the peak beside the excess."""
 
 EVICT, FORGET, RELOCATE, EXCHANGE, SHIFT = range(5)
 """Kinds of moves."""
@@ -118,9 +120,6 @@ def anneal(
             tally[BEST_TIME] = state.total[at.TIME]
             tally[BEST_PEAK] = state.total[at.PEAK]
             tally[BEST_COUNT] = read_steps(state, best)
-            if tally[MINIMISE] and state.total[at.EXCESS] == 0:
-                retarget(state, int(state.total[at.PEAK] * 0.985))
-                cost = cost_of(state, dial)
     tally[COUNT] = read_steps(state, steps)
 
 
@@ -128,6 +127,6 @@ def anneal(
 def is_better(state: State, tally: Ints) -> bool:
     """Whether the state is better than the best so far."""
     peak, target = state.total[at.PEAK], state.total[at.TARGET]
-    if tally[MINIMISE] or peak > target:
+    if peak > target:
         return peak < tally[BEST_PEAK]
     return tally[BEST_PEAK] > target or state.total[at.TIME] < tally[BEST_TIME]

@@ -1,14 +1,17 @@
 """What drives the compiled search: starts, cooling cycles, clocks and progress."""
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from onnxremat.memory import profile
+from onnxremat.graph import Graph, Op, Tensor
+from onnxremat.memory import MemoryRules, profile
 from onnxremat.plan import Limits, Problem, Progress
-from onnxremat.planners._flat import flatten
+from onnxremat.planners._flat import Floats, Ints, flatten
 from onnxremat.planners._layout import IDLE_FIRSTS, TARGET, make_state
 from onnxremat.schedule import Schedule, ScheduleError, check
 
@@ -64,12 +67,32 @@ def admissible(problem: Problem, schedule: Schedule) -> bool:
     return not problem.fixed_order or firsts == sorted(firsts)
 
 
+@lru_cache(maxsize=1)
+def _first_compilation() -> float:
+    begin = time.monotonic()
+    from onnxremat.planners import _anneal, _jit
+
+    cached = _jit.is_cached(_anneal.anneal)
+    graph = Graph((Tensor("t", (), "float", 1),), (Op("v", "v", (), (0,)),), (), (0,))
+    flat = flatten(graph, MemoryRules())
+    steps, tally = np.zeros(1, dtype=np.int64), np.array([1, 1, 1, 1, 0], dtype=np.int64)
+    rule = np.array([1, 0], dtype=np.int64)
+    _anneal.anneal(
+        flat, make_state(flat, 4), steps, steps.copy(), rule, tally, np.ones(8), 0, 0
+    )
+    return 0.0 if cached else time.monotonic() - begin
+
+
 class Clock:
-    """How much of the limits is used up. Starts when it is made."""
+    """How much of the limits is used up. Starts when it is made.
+
+    Compiling the kernels, once per machine, does not count.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.started = time.monotonic()
+        begin = time.monotonic()
+        self.started = begin + _first_compilation()
         self.iterations = 0
 
     def seconds(self) -> float:
@@ -101,19 +124,19 @@ class Cooling:
     cold: float = 0.01
     copying: float = 0.6
     penalty: float = 5.0
-    up: float = 1.001
-    down: float = 0.9995
+    gain: float = 6.0
+    relax: float = 0.5
     spike: float = 15.0
     idle_firsts: bool = False
 
 
 class Engine:
-    """The compiled search with its arrays. `best` is what it found."""
+    """The compiled search with its arrays. `best` is the best it found for its last target."""
 
     def __init__(self, problem: Problem, start: Score, clock: Clock, cooling: Cooling) -> None:
         from onnxremat.planners import _anneal
 
-        self._kernels = _anneal
+        self._anneal = _anneal.anneal
         self.problem, self.best, self.clock, self.cooling = problem, start, clock, cooling
         self.flat = flatten(problem.graph, problem.rules)
         ops = len(problem.graph.ops)
@@ -122,78 +145,89 @@ class Engine:
         self.chunk = max(200, 4_000_000 // (ops + 200))
         order_rule = IDLE_FIRSTS if cooling.idle_firsts else int(problem.fixed_order)
         self.rule = np.array([problem.max_copies or NO_LIMIT, order_rule], dtype=np.int64)
-        time_unit = max(problem.graph.total_cost() / max(ops, 1), 1e-9)
-        self.dial = np.array(
-            [
-                1.0, 1.0, cooling.penalty, time_unit, cooling.copying,
-                cooling.up, cooling.down, cooling.spike,
-            ]
-        )  # fmt: skip
-        self.current = start
+        self.time_unit = max(problem.graph.total_cost() / max(ops, 1), 1e-9)
         self.chunks = 0
 
-    def cycle(self, share: float) -> None:
-        """Cool once from hot to cold, from the best schedule, over a share of the limits."""
-        self.current = self.best
-        begin = self.clock.used()
-        hot, cold = self.cooling.hot, self.cooling.cold
-        while not self.clock.over() and not self.done():
+    def cycle(self, share: float, target: int, *, until_met: bool = False) -> None:
+        """Cool once from hot to cold, from the best schedule, over a share of the limits.
+
+        Ends early when the target is met in the time of one pass, or at all with `until_met`.
+        """
+        begin, first = self.clock.used(), self.chunks
+        cooling = self.cooling
+        dial = np.array(
+            [
+                1.0, 1.0, cooling.penalty, self.time_unit, cooling.copying,
+                1.0, 1.0, cooling.spike,
+            ]
+        )  # fmt: skip
+        steps = self._array(self.best.schedule)
+        best = self._array(self.best.schedule)
+        count = len(self.best.schedule)
+        tally = np.array(
+            [count, count, self.best.time_cost, self.best.peak_bytes, 0], dtype=np.int64
+        )
+        while not self.clock.over() and not self._met(target, until_met):
             phase = (self.clock.used() - begin) / share
             if phase >= 1.0:
                 return
-            self.dial[0] = self.dial[1] = hot * (cold / hot) ** phase
-            self._run_chunk()
+            dial[0] = dial[1] = cooling.hot * (cooling.cold / cooling.hot) ** phase
+            rise = cooling.gain * (phase / (self.chunks - first) if self.chunks > first else 0.0)
+            dial[5] = math.exp(rise * 100 / self.chunk)
+            dial[6] = dial[5] ** -cooling.relax
+            self._run_chunk(target, steps, best, tally, dial)
 
-    def done(self) -> bool:
-        """Whether nothing better can exist: the budget is met in the time of one pass."""
-        budget = self.problem.budget_bytes
-        if budget is None:
-            return False
+    def _met(self, target: int, at_all: bool) -> bool:
         one_pass = self.problem.graph.total_cost()
-        return self.best.peak_bytes <= budget and self.best.time_cost == one_pass
+        return self.best.peak_bytes <= target and (at_all or self.best.time_cost == one_pass)
 
-    def _target(self) -> int:
-        budget = self.problem.budget_bytes
-        return int(self.best.peak_bytes * 0.985) if budget is None else budget
-
-    def _run_chunk(self) -> None:
+    def _run_chunk(
+        self, target: int, steps: Ints, best: Ints, tally: Ints, dial: Floats
+    ) -> None:
         iterations = self.chunk
         if self.clock.limits.iterations is not None:
             iterations = min(iterations, self.clock.limits.iterations - self.clock.iterations)
-        steps = self._array(self.current.schedule)
-        best = self._array(self.best.schedule)
-        tally = np.array(
-            [
-                len(self.current.schedule), len(self.best.schedule),
-                self.best.time_cost, self.best.peak_bytes,
-                self.problem.budget_bytes is None, 0,
-            ],
-            dtype=np.int64,
-        )  # fmt: skip
-        self.state.total[TARGET] = self._target()
+        self.state.total[TARGET] = target
         seed = (self.clock.limits.seed * 1_000_003 + self.chunks) % (1 << 32)
-        self._kernels.anneal(
-            self.flat, self.state, steps, best, self.rule, tally, self.dial, iterations, seed
+        self._anneal(
+            self.flat, self.state, steps, best, self.rule, tally, dial, iterations, seed
         )
         self.chunks += 1
         self.clock.iterations += iterations
-        self.current = Score(_schedule(steps, tally[0]), 0, 0)
-        found = Score(_schedule(best, tally[1]), int(tally[3]), int(tally[2]))
-        if found.better_than(self.best, self.problem.budget_bytes):
-            self.best = found
-            report(self.clock, found)
+        found = Score(self.best.schedule, int(tally[3]), int(tally[2]))
+        if found.better_than(self.best, target):
+            schedule = Schedule(tuple(best[: tally[1]].tolist()))
+            self.best = Score(schedule, found.peak_bytes, found.time_cost)
+            report(self.clock, self.best)
 
-    def _array(self, schedule: Schedule) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _array(self, schedule: Schedule) -> Ints:
         steps = np.zeros(self.state.slot.shape[1], dtype=np.int64)
         steps[: len(schedule)] = schedule.steps
         return steps
-
-
-def _schedule(steps: np.ndarray[tuple[int], np.dtype[np.int64]], count: int) -> Schedule:
-    return Schedule(tuple(steps[:count].tolist()))
 
 
 def report(clock: Clock, found: Score) -> None:
     """Tell the caller about a better plan."""
     if clock.limits.on_progress is not None:
         clock.limits.on_progress(Progress(clock.seconds(), found.peak_bytes, found.time_cost))
+
+
+FIRST_STEP = 0.25
+
+
+def lower_peak(engine: Engine, bound: int, until: float) -> None:
+    """Lower the best peak towards `bound` until that share of the limits is used.
+
+    Each target lies a step, at first FIRST_STEP, of the way from the best peak to the bound; a
+    missed one halves the step and lengthens the next cooling cycle.
+    """
+    step, share = FIRST_STEP, 0.02
+    while engine.best.peak_bytes > bound and not engine.clock.over():
+        left = until - engine.clock.used()
+        if left <= 0.0:
+            return
+        gap = engine.best.peak_bytes - bound
+        target = engine.best.peak_bytes - max(1, int(step * gap))
+        engine.cycle(min(share, left), target, until_met=True)
+        if engine.best.peak_bytes > target:
+            step, share = step / 2, share * 1.4

@@ -130,14 +130,6 @@ def refresh(state: State) -> None:
 
 
 @kernel
-def retarget(state: State, target: int) -> None:
-    """Measure excess against another target."""
-    state.total[at.TARGET] = target
-    touch(state, 0, state.slot.shape[1])
-    refresh(state)
-
-
-@kernel
 def slot_before(state: State, slot: int) -> int:
     """The nearest used slot below `slot`, or at.NONE."""
     slot -= 1

@@ -8,7 +8,16 @@ from dataclasses import replace
 
 from onnxremat.bounds import peak_bound
 from onnxremat.plan import Limits, Plan, Problem, make_plan
-from onnxremat.planners._engine import Clock, Cooling, Engine, Score, admissible, best_of, report
+from onnxremat.planners._engine import (
+    Clock,
+    Cooling,
+    Engine,
+    Score,
+    admissible,
+    best_of,
+    lower_peak,
+    report,
+)
 from onnxremat.planners._orders import candidate_orders
 from onnxremat.schedule import given_order
 
@@ -22,32 +31,29 @@ def reorder(problem: Problem, limits: Limits) -> Plan:
     Such a plan takes the time of one pass, which is optimal. With `fixed_order` it is the given
     order.
     """
-    clock = Clock(limits)
     bound = peak_bound(problem.graph, problem.rules).nbytes
     single = replace(problem, max_copies=1)
+    target = max(bound, problem.budget_bytes or 0)
     best = best_of(single, [given_order(problem.graph)])
-    if not problem.fixed_order and not _done(problem, best, bound):
-        best = _search(single, best, clock, bound)
+    possible = problem.budget_bytes is None or bound <= problem.budget_bytes
+    if not problem.fixed_order and best.peak_bytes > target and possible:
+        best = _search(single, best, limits, target)
     return make_plan(problem, best.schedule, "reorder", peak_bound_bytes=bound)
 
 
-def _search(problem: Problem, best: Score, clock: Clock, bound: int) -> Score:
+def _search(problem: Problem, best: Score, limits: Limits, target: int) -> Score:
+    """An order with a peak of at most `target`, or the smallest peak found."""
     starts = [best.schedule, *(s for s in problem.starts if admissible(problem, s))]
-    starts += candidate_orders(problem.graph, problem.rules, clock.limits.seed, RANDOM_ORDERS)
+    starts += candidate_orders(problem.graph, problem.rules, limits.seed, RANDOM_ORDERS)
     best = best_of(problem, starts)
-    report(clock, best)
-    if _done(problem, best, bound):
+    if best.peak_bytes <= target:
         return best
+    clock = Clock(limits)
+    report(clock, best)
     engine = Engine(problem, best, clock, Cooling(copying=0.0))
+    if problem.budget_bytes is None:
+        lower_peak(engine, target, 1.0)
+        return engine.best
     for share in CYCLES:
-        if clock.over() or _done(problem, engine.best, bound):
-            break
-        engine.cycle(share)
+        engine.cycle(share, target, until_met=True)
     return engine.best
-
-
-def _done(problem: Problem, best: Score, bound: int) -> bool:
-    budget = problem.budget_bytes
-    if budget is None:
-        return best.peak_bytes <= bound
-    return best.peak_bytes <= budget or bound > budget

@@ -8,13 +8,14 @@ that it can prove then (`provable`). Every output of a node is, by the first rul
 - REUSE of an input in place (`rules.INPLACE`): if this is the last read of the buffer that the
   input stands in, and both have the same provable size;
 - REUSE of a dead buffer, unless `mem_reuse` is off: of the same provable size, the most recently
-  freed first; never for scalars, text, or what is no tensor;
+  freed first; never for a value that nobody reads, for scalars, text, or what is no tensor;
 - ALLOCATE: a buffer of its own.
 
 Values that share a buffer are a *group*, named by the one the buffer was allocated for. A buffer
 is released at the last reader of the whole group, so an early value and a late one hold it across
 the gap between them. A group that nobody reads is never released: releases are derived from
-readers. An unread value's buffer counts as dead for the fourth rule all the same.
+readers. The buffer of an unread value counts as dead all the same, so that a later value may use
+it, and then it is released.
 
 Same provable size: elements of the same number of bytes, the same rank, and every dimension equal
 by value or by the name of the same symbol.
@@ -24,7 +25,7 @@ FindReusableTensor, ComputeReuseCount, ComputeSingleStreamReusePlan, GenerateDea
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -106,19 +107,9 @@ class _Group:
     root: str
     kind: AllocationKind
     uses: int
-    members: list[tuple[int, str]]
+    members: list[str]
+    allocated: int = 0
     last_read: int | None = None
-
-    def buffers(self) -> Iterator[Buffer]:
-        """What is allocated for the group. Values made after the last reader are unread: the
-        buffer is allocated again for them, and nothing releases it then."""
-        owned = self.kind is AllocationKind.ALLOCATE
-        released = self.last_read if owned else None
-        late = [m for m in self.members if released is not None and m[0] > released]
-        first, last = self.members[: len(self.members) - len(late)], late
-        for part, end in ((first, released), (last, None)):
-            if part:
-                yield Buffer(self.root, self.kind, tuple(n for _, n in part), part[0][0], end)
 
 
 class _Planner:
@@ -161,8 +152,17 @@ class _Planner:
             self._count_off(self._groups[name])
 
     def finish(self) -> AllocationPlan:
-        buffers = [buffer for group in self._made for buffer in group.buffers()]
-        return AllocationPlan(tuple(sorted(buffers, key=lambda b: b.allocated)), self._values)
+        buffers = tuple(
+            Buffer(
+                group.root,
+                group.kind,
+                tuple(group.members),
+                group.allocated,
+                group.last_read if group.kind is AllocationKind.ALLOCATE else None,
+            )
+            for group in self._made
+        )
+        return AllocationPlan(buffers, self._values)
 
     def _plan_output(self, step: int, node: onnx.NodeProto, position: int, name: str) -> None:
         shared = None
@@ -172,11 +172,11 @@ class _Planner:
             shared = self._input_to_reuse(node, position, name) or self._dead_to_reuse(name)
         if shared is not None:
             shared.uses += self._uses[name]
-            shared.members.append((step, name))
+            shared.members.append(name)
             self._groups[name] = shared
             self._values[name] = ValuePlan(AllocationKind.REUSE, shared.root)
             return
-        group = _Group(name, kind, self._uses[name], [(step, name)])
+        group = _Group(name, kind, self._uses[name], [name], step)
         self._groups[name] = group
         self._made.append(group)
         self._values[name] = ValuePlan(kind, name)
@@ -197,7 +197,8 @@ class _Planner:
 
     def _dead_to_reuse(self, name: str) -> _Group | None:
         kind = self._types.get(name)
-        if not self._mem_reuse or kind is None or not kind.shape:
+        unread = self._uses[name] == 1
+        if not self._mem_reuse or unread or kind is None or not kind.shape:
             return None
         for group in self._dead:
             if self._same_size(group.root, name):

@@ -2,8 +2,9 @@
 
 During the first run with given input shapes ONNX Runtime notes when each buffer is allocated and
 released. A buffer is placed, when it is allocated, into the smallest gap between the buffers held
-at that moment, the lowest one among equals, or behind the last of them. Later runs take one block
-as large as the farthest end, and every buffer has its fixed place in it. Placing is online: what
+at that moment, the lowest one among equals; what is free behind the last of them, up to the
+farthest end so far, is a gap too. If it fits nowhere, it goes behind the last one. Later runs take
+one block as large as the farthest end, and every buffer has its fixed place in it. Placing is online: what
 lies there is never moved, so the block is often larger than the most bytes held at once.
 
 Graph outputs, kernel scratch and text do not take part. There is no pattern if an input is no
@@ -44,8 +45,7 @@ class MemoryPattern:
 def lay_out(requests: Iterable[Request]) -> MemoryPattern:
     """The pattern of a run, from its allocations and releases in order. O(requests * held).
 
-    A buffer that is never released keeps its place. A name that is allocated again after its
-    release has the later place from the start: in a later run it may lie where another buffer is.
+    A buffer that is never released keeps its place. Raises ValueError if a name is used twice.
     """
     places: dict[int | str, Place] = {}
     held: list[tuple[int | str, Place]] = []  # ascending offsets
@@ -54,8 +54,10 @@ def lay_out(requests: Iterable[Request]) -> MemoryPattern:
         if request.nbytes is None:
             held = [(key, place) for key, place in held if key != request.key]
             continue
+        if request.key in places:
+            raise ValueError(f"{request.key!r} is allocated twice")
         nbytes = round_up(request.nbytes, MIN_CHUNK_BYTES)
-        position, offset = _best_fit([place for _, place in held], nbytes)
+        position, offset = _best_fit([place for _, place in held], nbytes, block)
         places[request.key] = Place(offset, nbytes)
         if nbytes:
             held.insert(position, (request.key, places[request.key]))
@@ -63,14 +65,16 @@ def lay_out(requests: Iterable[Request]) -> MemoryPattern:
     return MemoryPattern(places, block)
 
 
-def _best_fit(held: list[Place], nbytes: int) -> tuple[int, int]:
-    """Where in `held` to insert a buffer, and its offset."""
+def _best_fit(held: list[Place], nbytes: int, block: int) -> tuple[int, int]:
+    """Where in `held` to insert a buffer, and its offset. `block` is the size so far: what is free
+    at its end is a gap like others."""
     position, offset = len(held), held[-1].end if held else 0
     least_waste: int | None = None
     start = 0
-    for i, place in enumerate(held):
-        waste = place.offset - start - nbytes
+    for i, end in enumerate([*(place.offset for place in held), block]):
+        waste = end - start - nbytes
         if waste >= 0 and (least_waste is None or waste < least_waste):
             position, offset, least_waste = i, start, waste
-        start = place.end
+        if i < len(held):
+            start = held[i].end
     return position, offset

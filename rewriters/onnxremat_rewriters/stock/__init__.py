@@ -20,17 +20,31 @@ ONNX Runtime's defaults undo a plan in four ways, and the rewritten file prevent
 Measured facts are in the modules that use them; all are from ONNX Runtime 1.31.1 on the CPU.
 """
 
-from onnxremat_rewriters.stock.build import STOCK_KEY, StockModel, is_stock, stock
+from onnxremat_rewriters.stock.body import Edges
+from onnxremat_rewriters.stock.build import (
+    STOCK_KEY,
+    StockModel,
+    is_stock,
+    planned_graph,
+    stock,
+)
 from onnxremat_rewriters.stock.check import OrderCheck, check_order
+from onnxremat_rewriters.stock.choose import Candidate, StockResult, Variant, stock_rewrite
 from onnxremat_rewriters.stock.resident import SessionMemory, measure_session
 
 __all__ = [
     "STOCK_KEY",
+    "Candidate",
+    "Edges",
     "OrderCheck",
     "SessionMemory",
     "StockModel",
+    "StockResult",
+    "Variant",
     "check_order",
     "is_stock",
     "measure_session",
+    "planned_graph",
     "stock",
+    "stock_rewrite",
 ]

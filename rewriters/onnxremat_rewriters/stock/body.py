@@ -15,6 +15,7 @@ that step is a Transpose, its shape is taken from before the Transpose instead. 
 read through the token first, which no optimisation looks behind.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -106,16 +107,24 @@ def _as_it_is(plan: Plan) -> _Hidden:
 
 
 def _hidden(plan: Plan, forms: Forms, token: str) -> _Hidden:
-    """Inputs and constant shapes read through the token; copies of constant nodes merged."""
+    """Inputs and constant shapes read through the token; copies of constant nodes merged.
+
+    A Transpose that several nodes read is read through the token too: a runtime would fuse it into
+    some of them, and make it for the others when they run, later than planned.
+    """
     graph = plan.model.graph
     constants = plan.constants
     outputs = {value.name for value in graph.output}
     stored = {tensor.name for tensor in graph.initializer}
-    read = {name for node in graph.node for name in reads(node)}
+    readers = Counter(name for node in graph.node for name in set(reads(node)))
     nodes: list[onnx.NodeProto] = []
     names: dict[str, str] = {}
     for value in graph.input:
-        if value.name in stored or value.name not in read or not is_tensor(value.name, plan.types):
+        if (
+            value.name in stored
+            or value.name not in readers
+            or not is_tensor(value.name, plan.types)
+        ):
             continue
         nodes += forms.through(value.name, token, f"hidden__{value.name}")
         names[value.name] = nodes[-1].output[0]
@@ -138,12 +147,17 @@ def _hidden(plan: Plan, forms: Forms, token: str) -> _Hidden:
             if not _is_view(node, outputs):
                 steps.append(len(nodes))
         nodes.append(node)
+        if (
+            node.op_type == "Transpose"
+            and index not in constants.nodes
+            and readers[node.output[0]] > 1
+        ):
+            nodes += forms.through(node.output[0], token, f"kept__{node.output[0]}")
+            names[node.output[0]] = nodes[-1].output[0]
     return _Hidden(nodes, tuple(steps), constants.names)
 
 
-def _seen(
-    node: onnx.NodeProto, folded: dict[bytes, Sequence[str]], names: dict[str, str]
-) -> bool:
+def _seen(node: onnx.NodeProto, folded: dict[bytes, Sequence[str]], names: dict[str, str]) -> bool:
     """Whether a constant node was written before (a recomputed one is folded, and held, twice).
 
     Its outputs are then read from there.

@@ -45,6 +45,7 @@ def stock(
     chain: bool = True,
     wrap: bool = True,
     edges: Edges = Edges.ALL,
+    warm_bytes: int = 0,
     local_weights: bool | None = None,
 ) -> StockModel:
     """`model`, whose nodes are in plan order, made to keep its plan under default options.
@@ -69,7 +70,7 @@ def stock(
         NameSource(node_names(result.graph)),
     )
     sequence = forms.sequence()
-    token = forms.token(sequence.output[0])
+    token = forms.token(sequence.output[0], warm_bytes)
     body = write_body(plan, forms, token, hide=hide, edges=edges if chain else Edges.NONE)
     steps = [body.nodes[index] for index in body.steps]
     uses_token = hide or body.edges > 0
@@ -96,9 +97,7 @@ def planned_graph(model: onnx.ModelProto) -> onnx.GraphProto:
     return next(a.g for a in model.graph.node[-1].attribute if a.name == "then_branch")
 
 
-def _notes(
-    before: onnx.ModelProto, after: onnx.ModelProto, body: Body
-) -> Iterator[str]:
+def _notes(before: onnx.ModelProto, after: onnx.ModelProto, body: Body) -> Iterator[str]:
     if standard_opset(before) != standard_opset(after):
         yield f"operator set raised from {standard_opset(before)} to {standard_opset(after)}"
     if body.loose:

@@ -52,17 +52,32 @@ class Forms:
         """A sequence without elements."""
         return self.node("SequenceEmpty", [], self.fresh("sequence"))
 
-    def token(self, sequence: str) -> str:
-        """The name of an empty vector that no optimisation can tell to be empty (its length is
-        that of `sequence`); its nodes are added to the prelude."""
-        length, shape, token = self.fresh("length"), self.fresh("shape"), self.fresh("token")
-        one = self._vector(1)
-        zero = numpy_helper.from_array(np.zeros(1, np.int64))
+    def token(self, sequence: str, warm_bytes: int = 0) -> str:
+        """The name of an empty vector that no optimisation can tell to be empty: as long as
+        `sequence` is. Its nodes are added to the prelude.
+
+        `warm_bytes` are allocated, and freed at once, before it exists.
+        """
+        length, shape = self.fresh("length"), self.fresh("shape")
         self.prelude += [
             self.node("SequenceLength", [sequence], length),
-            self.node("Reshape", [length, one], shape),
-            self.node("ConstantOfShape", [shape], token, value=zero),
+            self.node("Reshape", [length, self._vector(1)], shape),
         ]
+        if warm_bytes:
+            size, block = self.fresh("warm_size"), self.fresh("warm")
+            seen, rest = self.fresh("warm_seen"), self.fresh("warm_rest")
+            amount = self._vector(warm_bytes)
+            byte = numpy_helper.from_array(np.zeros(1, np.int8))
+            self.prelude += [
+                self.node("Add", [shape, amount], size),
+                self.node("ConstantOfShape", [size], block, value=byte),
+                self.node("Shape", [block], seen),
+                self.node("Sub", [seen, amount], rest),
+            ]
+            shape = rest
+        token = self.fresh("token")
+        zero = numpy_helper.from_array(np.zeros(1, np.int64))
+        self.prelude.append(self.node("ConstantOfShape", [shape], token, value=zero))
         return token
 
     def through(self, value: str, empty: str, wanted: str) -> list[onnx.NodeProto]:

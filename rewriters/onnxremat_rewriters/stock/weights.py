@@ -66,7 +66,10 @@ def localized(
             initializers.append(local)
         elif tensor.name in convolved:
             shape = np.array(tensor.dims, np.int64)
-            sizes, name = forms.fresh(f"sizes__{tensor.name}"), forms.fresh(f"weight__{tensor.name}")
+            sizes, name = (
+                forms.fresh(f"sizes__{tensor.name}"),
+                forms.fresh(f"weight__{tensor.name}"),
+            )
             initializers.append(numpy_helper.from_array(shape, sizes))
             added.append(forms.node("Reshape", [tensor.name, sizes], name))
             names[tensor.name] = name

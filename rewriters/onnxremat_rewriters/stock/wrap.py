@@ -56,7 +56,9 @@ def wrapped(
     planned = helper.make_graph(inside, "planned", [], declared, list(local.initializers))
     never = _other_branch(outputs, types, forms)
     length, zero, empty = forms.fresh("outer_length"), forms.fresh("zero"), forms.fresh("is_empty")
-    branch = forms.node("If", [empty], forms.fresh("branch"), then_branch=planned, else_branch=never)
+    branch = forms.node(
+        "If", [empty], forms.fresh("branch"), then_branch=planned, else_branch=never
+    )
     del branch.output[:]
     branch.output.extend(outputs)
     graph = onnx.GraphProto()
@@ -86,13 +88,13 @@ def _stored(
             yield TensorProto(name=node.output[0], dims=value.dims, data_type=value.data_type)
 
 
-def _declared(
-    name: str, output: str, types: Mapping[str, onnx.TypeProto]
-) -> onnx.ValueInfoProto:
+def _declared(name: str, output: str, types: Mapping[str, onnx.TypeProto]) -> onnx.ValueInfoProto:
     """A branch's output of the type of the graph's `output`, of no shape."""
     kind = types.get(output)
     if kind is None or not (kind.tensor_type.elem_type or kind.HasField("sequence_type")):
-        raise ModelError(f"the type of output {output!r} is neither declared nor can it be inferred")
+        raise ModelError(
+            f"the type of output {output!r} is neither declared nor can it be inferred"
+        )
     value = onnx.ValueInfoProto(name=name)
     value.type.CopyFrom(kind)
     if kind.HasField("tensor_type"):

@@ -1,0 +1,266 @@
+"""What default options cost, and what `stock` saves of it: resident memory, one line a model.
+
+    python -m benchmarks.stock [--shared FOLDER] [--packages FOLDER] [--only NAME]
+                               [--markdown FILE] [--threads N]
+
+`--shared` has `training/*.onnx` and `inference.json`; `--packages` the inference files that ship in
+registry packages, as NAME.onnx (see `models/README.md`). Without them only builders run.
+
+Every figure is resident memory above the loaded level with all-default SessionOptions and default
+allocators, outputs of earlier runs released: of the first run and of the fourth (steady). Three
+files are compared: the original; the stock rewrite of the original in its own order, nothing
+recomputed; for training graphs also the stock rewrite of a plan (PLANNERS["auto"], 10 s) whose
+limit is a percentage of the original's activation peak under the recipe.
+
+A line must hold: steady and first run not above the original's, outputs the original's bit for
+bit, time within 10%; a plan saves at least 45% of the steady memory. One that does not ends with
+FAILED, and so does the command.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxremat
+from models import BUILDERS
+from onnxremat.errors import OnnxrematError
+from onnxremat.importer import load
+from onnxremat.prepare import Options
+from onnxremat.rewriting import rewrite
+from onnxremat.runtimes.inputs import input_specs, make_inputs
+from onnxremat_rewriters.stock import SessionMemory, StockResult, stock_rewrite
+
+REQUIRED_SAVING = 0.45
+PLANNING_SECONDS = 10.0
+TRAINING = (
+    ("unet_train_aot", "65%"),
+    ("unetbn_train_aot", "65%"),
+    ("resnetbn_train_aot", "75%"),
+    ("xf_train_aot", "55%"),
+    ("xf_train_onnxad", "45%"),
+    ("vgg_train_onnxad", "65%"),
+)
+BUILT = ("unet", "resnet", "mobilenet")
+HEADER = (
+    "model", "file", "variant", "loaded MB", "first run MB", "steady MB", "steady saved",
+    "in all MB", "time", "bits as", "executed order", "verdict",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model file, and the limits of the plan to try (None: its own order alone)."""
+
+    name: str
+    path: Path
+    limit: str | None = None
+    shapes: Mapping[str, tuple[int, ...]] | None = None
+
+
+def cases(shared: Path | None, packages: Path | None, scratch: Path) -> Iterator[Case]:
+    """The models of the acceptance list that are there."""
+    if shared is not None:
+        for name, limit in TRAINING:
+            yield Case(name, shared / "training" / f"{name}.onnx", limit)
+    if packages is not None and shared is not None:
+        listed = json.loads((shared / "inference.json").read_text(encoding="utf-8"))
+        for entry in listed:
+            shapes = {name: tuple(dims) for name, dims in entry["input_shapes"].items()}
+            yield Case(entry["name"], packages / f"{entry['name']}.onnx", None, shapes)
+    for name in BUILT:
+        path = scratch / f"{name}.onnx"
+        onnx.save(BUILDERS[name](), path)
+        yield Case(name, path)
+    for name, model in (("weights_matmul", matmul_weights()), ("weights_conv", conv_weights())):
+        path = scratch / f"{name}.onnx"
+        onnx.save(model, path)
+        yield Case(name, path)
+
+
+def matmul_weights() -> onnx.ModelProto:
+    """105 MB of weights in four layers: what is held twice would show."""
+    rng = np.random.default_rng(0)
+    size, weights, nodes, last = 2560, [], [], "x"
+    for i in range(4):
+        matrix = (rng.standard_normal((size, size)) * 0.02).astype(np.float32)
+        weights.append(numpy_helper.from_array(matrix, f"w{i}"))
+        nodes.append(helper.make_node("MatMul", [last, f"w{i}"], [f"m{i}"], f"m{i}"))
+        nodes.append(helper.make_node("Tanh", [f"m{i}"], [f"t{i}"], f"t{i}"))
+        last = f"t{i}"
+    return _model(nodes, weights, [256, size], last)
+
+
+def conv_weights() -> onnx.ModelProto:
+    """94 MB of weights in ten convolutions."""
+    rng = np.random.default_rng(0)
+    channels, weights, nodes, last = 512, [], [], "x"
+    for i in range(10):
+        kernel = (rng.standard_normal((channels, channels, 3, 3)) * 0.02).astype(np.float32)
+        weights.append(numpy_helper.from_array(kernel, f"w{i}"))
+        conv = helper.make_node(
+            "Conv", [last, f"w{i}"], [f"c{i}"], f"c{i}", kernel_shape=[3, 3], pads=[1] * 4
+        )
+        nodes += [conv, helper.make_node("Relu", [f"c{i}"], [f"r{i}"], f"r{i}")]
+        last = f"r{i}"
+    return _model(nodes, weights, [1, channels, 28, 28], last)
+
+
+def _model(
+    nodes: list[onnx.NodeProto], weights: list[TensorProto], shape: list[int], output: str
+) -> onnx.ModelProto:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in ("x", output))
+    graph = helper.make_graph(nodes, "weights", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def dimensions(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The sizes of symbolic dimensions that published input shapes give."""
+    found = {}
+    for spec in input_specs(model):
+        for dim, size in zip(spec.dims, shapes.get(spec.name, ()), strict=False):
+            if isinstance(dim, str):
+                found[dim] = size
+    return found
+
+
+def megabytes(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f}"
+
+
+def original_row(name: str, memory: SessionMemory) -> tuple[str, ...]:
+    figures = (memory.loaded_bytes, memory.first_bytes, memory.steady_bytes)
+    total = megabytes(memory.total_bytes)
+    return (name, "original", "", *map(megabytes, figures), "", total, "", "", "", "")
+
+
+def result_row(name: str, file: str, result: StockResult, required: float) -> tuple[str, ...]:
+    """One rewritten file beside the original's row."""
+    memory, chosen = result.memory, result.chosen
+    figures = (memory.loaded_bytes, memory.first_bytes, memory.steady_bytes)
+    wrong = [] if result.saved >= required else [f"saves less than {100 * required:.0f}%"]
+    if memory.first_bytes > result.original.first_bytes:
+        wrong.append("first run above the original's")
+    bits, order, time = "", "", ""
+    if chosen is not None:
+        same = {"unoptimised": chosen.same_as_unoptimized, "default": chosen.same_as_stock}
+        bits = " and ".join(option for option, holds in same.items() if holds)
+        time = f"{100 * ((chosen.time_ratio or 0) - 1):+.1f}%"
+        if chosen.order is not None:
+            order = (
+                f"as planned, {len(chosen.order.vanished)} of {len(chosen.made.steps)} fused"
+                if (chosen.made is not None and chosen.order.as_planned)
+                else "differs"
+            )
+    return (
+        name,
+        file,
+        "unchanged" if chosen is None else chosen.variant.value,
+        *map(megabytes, figures),
+        f"{100 * result.saved:.0f}%",
+        megabytes(memory.total_bytes),
+        time,
+        bits,
+        order,
+        ", ".join(wrong) + " FAILED" if wrong else "holds",
+    )
+
+
+def why(name: str, result: StockResult) -> str:
+    """A line on what each variant took and why it was not taken."""
+    parts = []
+    for candidate in result.candidates:
+        memory = candidate.memory
+        took = (
+            ""
+            if memory is None
+            else (
+                f" {megabytes(memory.loaded_bytes)} + {megabytes(memory.first_bytes)}/"
+                f"{megabytes(memory.steady_bytes)}"
+            )
+        )
+        parts.append(f"{candidate.variant.value}{took} {candidate.reason}".strip())
+    return f"    {name}: " + "; ".join(parts)
+
+
+def run(case: Case, threads: int | None) -> list[tuple[str, ...]]:
+    """The lines of one model."""
+    loaded = load(case.path)
+    dims = dimensions(loaded.model, case.shapes or {})
+    inputs = make_inputs(loaded.model, dims)
+    settings: dict[str, Any] = {"threads": threads, "repeats": 2}
+    same = stock_rewrite(loaded.model, loaded.base_dir, inputs, **settings)
+    print(why(case.name, same), flush=True)
+    rows = [original_row(case.name, same.original)]
+    rows.append(result_row(case.name, "own order", same, 0.0))
+    if case.limit is not None:
+        options = Options(time_limit=PLANNING_SECONDS, threads=threads, verify=False, tiling=False)
+        plan = rewrite(case.path, case.limit, options)
+        result = stock_rewrite(
+            plan.model, loaded.base_dir, inputs, original=loaded.model, **settings
+        )
+        print(why(case.name, result), flush=True)
+        label = f"plan at {case.limit}, {plan.recomputed} recomputed"
+        rows.append(result_row(case.name, label, result, REQUIRED_SAVING))
+    return rows
+
+
+def commit() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def markdown(rows: list[tuple[str, ...]]) -> str:
+    lines = [HEADER, ("---",) * len(HEADER), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--shared", type=Path)
+    parser.add_argument("--packages", type=Path)
+    parser.add_argument("--only")
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--threads", type=int)
+    arguments = parser.parse_args()
+    rows: list[tuple[str, ...]] = []
+    with TemporaryDirectory() as scratch:
+        for case in cases(arguments.shared, arguments.packages, Path(scratch)):
+            if arguments.only and arguments.only not in case.name:
+                continue
+            if not case.path.is_file():
+                print(f"{case.name}: no file, left out", flush=True)
+                continue
+            try:
+                made = run(case, arguments.threads)
+            except OnnxrematError as error:
+                made = [(case.name, *[""] * 10, f"{error} FAILED")]
+            rows += made
+            print("\n".join("  ".join(row) for row in made), flush=True)
+    text = (
+        f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
+        f"{onnxruntime.__version__}, {os.cpu_count()} cores. Resident memory above the loaded "
+        "level, all-default SessionOptions and allocators, outputs of earlier runs released; "
+        "means of two processes.\n\n" + markdown(rows) + "\n"
+    )
+    if arguments.markdown:
+        arguments.markdown.write_text(text, encoding="utf-8")
+    print(text)
+    sys.exit(any("FAILED" in row[-1] for row in rows))
+
+
+if __name__ == "__main__":
+    main()

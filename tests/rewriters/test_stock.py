@@ -1,0 +1,395 @@
+"""`stock`: the same bits and the order of the plan under default options, in less memory."""
+
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxremat.errors import ModelError
+from onnxremat.importer.nodes import captured
+from onnxremat.runtimes.measure import in_memory, run_outputs
+from onnxremat.runtimes.order import default_order
+from onnxremat.runtimes.recipe import STOCK
+from onnxremat.verification import different_names
+from onnxremat_rewriters.recompute import MARK
+from onnxremat_rewriters.stock import (
+    STOCK_KEY,
+    Edges,
+    StockModel,
+    Variant,
+    check_order,
+    is_stock,
+    measure_session,
+    planned_graph,
+    stock,
+    stock_rewrite,
+)
+from tests.runtimes.build import random_model
+
+Array = np.ndarray[Any, Any]
+PARTS = [dict(zip(("hide", "chain", "wrap"), p, strict=True)) for p in itertools.product((True, False), repeat=3)]  # fmt: skip
+FLOAT, INT64, BOOL, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING  # fmt: skip
+
+
+def node(op: str, inputs: list[str], outputs: str, **attributes: Any) -> onnx.NodeProto:
+    made = outputs.split()
+    return helper.make_node(op, inputs, made, made[0], **attributes)
+
+
+def value(name: str, shape: Any = (4, 6), kind: int = FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model_of(
+    nodes: list[onnx.NodeProto],
+    outputs: list[onnx.ValueInfoProto],
+    weights: Mapping[str, Any] | None = None,
+    inputs: list[onnx.ValueInfoProto] | None = None,
+    opset: int = 17,
+    ir_version: int = 8,
+) -> onnx.ModelProto:
+    stored = [numpy_helper.from_array(np.asarray(a), n) for n, a in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "g", inputs or [value("x")], outputs, stored)
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+
+
+def training_like(opset: int = 17, ir_version: int = 8) -> onnx.ModelProto:
+    """Long edges, a scalar loss, Shape and Size, a Transpose with two readers, constant shapes, a
+    recomputed node; the order is no depth-first one."""
+    copy = node("Exp", ["x"], "a__recompute1")
+    copy.attribute.append(helper.make_attribute(MARK, 1))
+    nodes = [
+        node("Exp", ["x"], "a"),
+        node("Neg", ["x"], "b"),
+        node("Transpose", ["a"], "at", perm=[1, 0]),
+        node("MatMul", ["b", "at"], "m"),
+        node("ReduceMean", ["m"], "loss", keepdims=0),
+        node("Sigmoid", ["b"], "s"),
+        node("Size", ["s"], "count"),
+        node("Shape", ["m"], "sizes"),
+        node("Reshape", ["at", "flat"], "r"),
+        node("Tanh", ["r"], "t"),
+        copy,
+        node("Reshape", ["t", "back"], "tb"),
+        node("Mul", ["a__recompute1", "tb"], "p"),
+        node("Add", ["p", "loss"], "q"),
+        node("Expand", ["loss", "two"], "e"),
+        node("MatMul", ["m", "q"], "y"),
+    ]
+    weights = {"flat": [24], "back": [4, 6], "two": [2, 2]}
+    inputs = [value("x")]
+    if ir_version < 4:
+        inputs += [value(name, [len(v)], INT64) for name, v in weights.items()]
+    return model_of(
+        nodes,
+        [value("loss", []), value("y", (4, 6)), value("e", (2, 2)), value("count", [], INT64), value("sizes", [2], INT64)],
+        {name: np.array(v, np.int64) for name, v in weights.items()},
+        inputs,
+        opset,
+        ir_version,
+    )  # fmt: skip
+
+
+def feed(model: onnx.ModelProto, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    stored = {t.name for t in model.graph.initializer}
+    made = {}
+    for given in model.graph.input:
+        shape = [d.dim_value or 3 for d in given.type.tensor_type.shape.dim]
+        kind = given.type.tensor_type.elem_type
+        if given.name not in stored:
+            made[given.name] = (
+                rng.standard_normal(shape).astype("f") if kind == FLOAT else np.ones(shape, helper.tensor_dtype_to_np_dtype(kind))
+            )  # fmt: skip
+    return made
+
+
+def run(
+    model: onnx.ModelProto, inputs: Mapping[str, Array], *, optimized: bool = True
+) -> list[Any]:
+    """Twice with one session, as the second run is laid out differently; the second's outputs."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    if not optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    first = session.run(None, inputs)
+    second = session.run(None, inputs)
+    assert bits(first) == bits(second)
+    return list(second)
+
+
+def bits(values: list[Any]) -> list[Any]:
+    return [
+        bits(v) if isinstance(v, list) else (v.dtype, v.shape, v.tolist() if v.dtype.hasobject else v.tobytes())
+        for v in values
+    ]  # fmt: skip
+
+
+def assert_same(model: onnx.ModelProto, made: StockModel) -> None:
+    """Checked, same interface, same bits with and without optimisations."""
+    onnx.checker.check_model(made.model, full_check=True)
+    assert list(made.model.graph.input) == list(model.graph.input)
+    assert list(made.model.graph.output) == list(model.graph.output)
+    assert list(made.model.graph.initializer) == list(model.graph.initializer)
+    kept = [entry for entry in made.model.metadata_props if entry.key != STOCK_KEY]
+    assert kept == list(model.metadata_props)
+    inputs = feed(model)
+    expected = bits(run(model, inputs, optimized=False))
+    assert bits(run(made.model, inputs)) == expected
+    assert bits(run(made.model, inputs, optimized=False)) == expected
+
+
+def emulated(made: StockModel) -> list[str]:
+    """The steps in the runtime's default order."""
+    nodes = planned_graph(made.model).node
+    steps = set(made.steps)
+    order = (name for v in default_order(nodes) for name in nodes[v].output)
+    return [name for name in order if name in steps]
+
+
+@pytest.mark.parametrize("opset", range(9, 22))
+def test_every_opset_gives_the_same_bits_in_the_order_of_the_plan(opset: int) -> None:
+    model = training_like(opset)
+    before = model.SerializeToString()
+    for edges in (Edges.ALL, Edges.NEEDED):
+        made = stock(model, edges=edges)
+        assert_same(model, made)
+        assert emulated(made) == list(made.steps)
+    assert model.SerializeToString() == before
+    assert made.notes == ((f"operator set raised from {opset} to 11",) if opset < 11 else ())
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+def test_every_combination_of_parts_gives_the_same_bits(parts: dict[str, bool]) -> None:
+    model = training_like()
+    made = stock(model, **parts, warm_bytes=100_000)
+    assert_same(model, made)
+    if parts["chain"]:
+        assert emulated(made) == list(made.steps)
+        assert made.edges > 0
+    assert json.loads(made.model.metadata_props[-1].value)["wrap"] == parts["wrap"]
+
+
+def test_the_plan_is_no_order_that_the_runtime_would_choose_itself() -> None:
+    made = stock(training_like(), chain=False)
+    assert emulated(made) != list(made.steps)
+
+
+@pytest.mark.parametrize("edges", [Edges.ALL, Edges.NEEDED])
+def test_the_runtime_executes_the_plan(edges: Edges) -> None:
+    model = training_like()
+    made = stock(model, edges=edges)
+    plain = check_order(made, ".", feed(model), optimized=False)
+    assert plain.executed == tuple(range(len(made.steps)))
+    default = check_order(made, ".", feed(model))
+    assert default.as_planned
+    assert len(default.executed) + len(default.vanished) == len(made.steps)
+
+
+def test_edges_needed_are_some_of_all() -> None:
+    model = training_like()
+    assert 0 < stock(model, edges=Edges.NEEDED).edges <= stock(model).edges
+    assert stock(model, chain=False).edges == 0
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_models_with_branches(seed: int) -> None:
+    model = random_model(seed, 15)
+    inputs = {"x": np.linspace(0.1, 0.9, 2, dtype="f"), "c": np.array(seed % 2 == 0)}
+    expected = bits(run(model, inputs, optimized=False))
+    for parts in ({}, {"hide": False}, {"edges": Edges.NEEDED}, {"hide": False, "chain": False}):
+        made = stock(model, **parts)  # type: ignore[arg-type]
+        onnx.checker.check_model(made.model, full_check=True)
+        assert bits(run(made.model, inputs)) == expected
+        if parts.get("chain", True):
+            assert emulated(made) == list(made.steps)
+
+
+def test_captured_values_of_loops_and_branches_are_carried() -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["state", "a"], ["sum"]),
+            helper.make_node("Mul", ["sum", "w"], ["next"]),
+            helper.make_node("Identity", ["go"], ["on"]),
+        ],
+        "body",
+        [value("i", [], INT64), value("go", [], BOOL), value("state", None)],
+        [value("on", [], BOOL), value("next", None)],
+    )
+    nodes = [
+        node("Exp", ["x"], "a"),
+        node("Neg", ["x"], "b"),
+        node("Loop", ["trips", "", "b"], "y", body=body),
+        node("Sub", ["y", "a"], "z"),
+    ]
+    weights = {"trips": np.array(3, np.int64), "w": np.full((4, 6), 0.5, "f")}
+    model = model_of(nodes, [value("z"), value("a")], weights)
+    for parts in PARTS:
+        assert_same(model, stock(model, **parts))
+    (loop,) = (n for n in planned_graph(stock(model).model).node if n.op_type == "Loop")
+    assert len(captured(loop)) == 2
+
+
+def test_outputs_of_every_kind() -> None:
+    """Read by nodes, being inputs or initializers, of any element type, sequences."""
+    nodes = [
+        node("Exp", ["x"], "a"),
+        node("Neg", ["a"], "b"),
+        node("Greater", ["a", "b"], "larger"),
+        node("ArgMax", ["b"], "where", axis=1),
+        node("Identity", ["texts"], "said"),
+        node("SequenceConstruct", ["a", "b"], "both"),
+    ]
+    both = helper.make_tensor_sequence_value_info("both", FLOAT, None)
+    outputs = [
+        value("a"), value("b"), value("larger", (4, 6), BOOL), value("where", (4, 1), INT64),
+        value("said", [2], STRING), value("x"), value("w", [2]), both,
+    ]  # fmt: skip
+    inputs = [value("x"), value("texts", [2], STRING)]
+    model = model_of(nodes, outputs, {"w": np.ones(2, "f")}, inputs)
+    given = {"x": feed(model)["x"], "texts": np.array(["one", "two"], object)}
+    expected = bits(run(model, given, optimized=False))
+    for parts in PARTS:
+        made = stock(model, **parts)
+        onnx.checker.check_model(made.model, full_check=True)
+        assert bits(run(made.model, given)) == expected
+
+
+def test_symbolic_dimensions_stay() -> None:
+    nodes = [node("Exp", ["x"], "a"), node("Neg", ["x"], "b"), node("Add", ["a", "b"], "y")]
+    model = model_of(nodes, [value("y", ("n", 6))], inputs=[value("x", ("n", 6))])
+    made = stock(model)
+    assert_same(model, made)
+    for rows in (1, 5):
+        x = np.ones((rows, 6), "f")
+        assert bits(run(made.model, {"x": x})) == bits(run(model, {"x": x}))
+
+
+def test_a_file_of_ir_3_keeps_its_initializers_as_inputs() -> None:
+    model = training_like(opset=9, ir_version=3)
+    assert len(model.graph.input) == 4
+    for parts in PARTS:
+        assert_same(model, stock(model, **parts))
+
+
+def test_an_initializer_that_a_caller_may_override_is_still_overridden() -> None:
+    nodes = [node("Mul", ["x", "w"], "a"), node("Neg", ["a"], "y")]
+    model = model_of(nodes, [value("y")], {"w": np.full((4, 6), 2, "f")}, [value("x"), value("w")])
+    inputs = {**feed(model), "w": np.full((4, 6), 3, "f")}
+    for parts in PARTS:
+        made = stock(model, **parts)
+        assert bits(run(made.model, inputs)) == bits(run(model, inputs))
+        assert_same(model, made)
+
+
+def test_recomputed_constant_nodes_are_folded_once() -> None:
+    first, copy = (node("Transpose", ["w"], name, perm=[1, 0]) for name in ("t", "t__recompute1"))
+    copy.attribute.append(helper.make_attribute(MARK, 1))
+    nodes = [first, node("MatMul", ["x", "t"], "a"), copy, node("MatMul", ["a", "t__recompute1"], "y")]  # fmt: skip
+    model = model_of(nodes, [value("y", (4, 6))], {"w": np.ones((6, 6), "f")})
+    made = stock(model)
+    assert_same(model, made)
+    assert [n.op_type for n in planned_graph(made.model).node].count("Transpose") == 1
+
+
+def test_what_was_rewritten_is_refused() -> None:
+    made = stock(training_like())
+    assert is_stock(made.model)
+    with pytest.raises(ModelError, match="already"):
+        stock(made.model)
+    with pytest.raises(ModelError, match="already"):
+        stock_rewrite(made.model, ".", {})
+
+
+@pytest.mark.parametrize(("opset", "op", "message"), [(9, "Clip", "Clip has another form"), (8, "Relu", "9 or later")])  # fmt: skip
+def test_operator_sets_that_cannot_be_raised_are_refused(opset: int, op: str, message: str) -> None:
+    model = model_of([node(op, ["x"], "y")], [value("y")], opset=opset)
+    with pytest.raises(ModelError, match=message):
+        stock(model)
+
+
+def test_a_model_without_work_is_refused() -> None:
+    with pytest.raises(ModelError, match="no output"):
+        stock(model_of([], [value("x")]))
+
+
+def with_weights() -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    weights = {
+        "k": (rng.standard_normal((256, 256, 3, 3)) * 0.02).astype("f"),
+        "kb": np.zeros(256, "f"),
+        "w": (rng.standard_normal((2048, 2048)) * 0.02).astype("f"),
+        "flat": np.array([1, -1], np.int64),
+        "cut": np.array([0, 2048], np.int64),
+    }
+    constant = node("Constant", [], "v", value=numpy_helper.from_array(weights["w"].T.copy()))
+    nodes = [
+        constant,
+        node("Conv", ["x", "k", "kb"], "c", kernel_shape=[3, 3]),
+        node("Relu", ["c"], "r"),
+        node("Reshape", ["r", "flat"], "f"),
+        node("MatMul", ["f", "w"], "m"),
+        node("MatMul", ["m", "v"], "y"),
+    ]
+    return model_of(nodes, [value("y", (1, 2048))], weights, [value("x", (1, 256, 4, 6))])
+
+
+@pytest.mark.parametrize("parts", [{}, {"hide": False, "chain": False}], ids=["plan", "wrap"])
+def test_weights_are_held_once(parts: dict[str, bool]) -> None:
+    """None is in the branch, and loading takes no more than loading the original."""
+    model = with_weights()
+    made = stock(model, **parts)
+    inputs = feed(model)
+    stored = (t.ByteSize() for t in planned_graph(made.model).initializer)
+    constants = (n.ByteSize() for n in planned_graph(made.model).node if n.op_type == "Constant")
+    assert sum((*stored, *constants)) < 10_000
+    weights = 4 * (256 * 256 * 9 + 2 * 2048 * 2048)
+    original = measure_session(model, ".", inputs, STOCK.with_threads(1), runs=1)
+    rewritten = measure_session(made.model, ".", inputs, STOCK.with_threads(1), runs=1)
+    assert rewritten.loaded_bytes < original.loaded_bytes + 0.15 * weights
+    if parts:
+        assert bits(run(made.model, inputs)) == bits(run(model, inputs))
+    else:
+        assert bits(run(made.model, inputs)) == bits(run(model, inputs, optimized=False))
+
+
+def wide() -> onnx.ModelProto:
+    """Exp outputs of 4 MB that the default order makes all at once, and a plan that does not."""
+    nodes, last = [], "x"
+    for i in range(8):
+        nodes += [node("Exp", ["x"], f"e{i}"), node("Mul", [f"e{i}", last], f"m{i}"), node("Tanh", [f"m{i}"], f"t{i}")]  # fmt: skip
+        last = f"t{i}"
+    shape = (1024, 1024)
+    return model_of(nodes, [value(last, shape)], inputs=[value("x", shape)])
+
+
+def test_the_best_variant_takes_less_memory_with_the_same_bits() -> None:
+    model = wide()
+    inputs = feed(model)
+    result = stock_rewrite(
+        model, ".", inputs, threads=1, repeats=1, max_time_ratio=2.0, variants=(Variant.PLAN, Variant.WRAP)
+    )  # fmt: skip
+    assert result.chosen is not None
+    assert result.chosen.reason == ""
+    assert result.memory.steady_bytes < 0.9 * result.original.steady_bytes
+    assert result.chosen.same_as_unoptimized
+    assert is_stock(result.model)
+    old = run_outputs(in_memory(model, "."), inputs, STOCK)
+    assert not different_names(old, run_outputs(in_memory(result.model, "."), inputs, STOCK))
+
+
+def test_the_original_comes_back_if_nothing_is_better() -> None:
+    model = model_of([node("Exp", ["x"], "y")], [value("y")])
+    result = stock_rewrite(model, ".", feed(model), threads=1, repeats=1, variants=(Variant.PLAN,))
+    assert result.chosen is None
+    assert result.model == model
+    assert result.memory == result.original
+    assert result.candidates[0].reason
