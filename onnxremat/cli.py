@@ -46,7 +46,7 @@ Inputs = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, help="Threads of the runtime (default: its own choice)."),
+    typer.Option(min=1, max=256, help="Threads of the runtime (default: its own choice)."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the planner and of random inputs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -150,7 +150,9 @@ def rewrite_command(
         list[str], typer.Option(help="Custom op type that may be recomputed; repeatable.")
     ] = [],  # noqa: B006
     costs: Annotated[str, typer.Option(help="Times of ops: model or measured.")] = "model",
-    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds to plan in.")] = 10.0,
+    time_limit: Annotated[
+        float, typer.Option(min=0.1, max=86400, help="Seconds to plan in.")
+    ] = 10.0,
     threads: Threads = None,
     seed: Seed = 0,
     verify: Annotated[

@@ -15,20 +15,23 @@ SEARCHED_BLOCKS = 4000
 """With more blocks one dive of the search takes too long, and only orders are repaired."""
 
 PORTFOLIO = (
-    (at.BY_LEVEL, "size"),
     (at.BY_CHOICES, "length"),
-    (at.BY_SLACK, "size"),
+    (at.BY_LEVEL, "size"),
+    (at.BY_SLACK, "area"),
     (at.BY_CHOICES, "area"),
     (at.BY_LEVEL, "length"),
-    (at.BY_SLACK, "area"),
+    (at.BY_SLACK, "size"),
     (at.BY_CHOICES, "size"),
     (at.BY_LEVEL, "area"),
     (at.BY_SLACK, "length"),
 )
 """Which section to branch on, and which block of it to try first: no pair is best everywhere."""
 
-NOISE = (0.0, 0.1, 0.3)
-"""How much of a priority is random, by round in turn."""
+NOISE = (0.1, 0.1, 0.3)
+"""How much of a priority is random, by round in turn; nothing in the first round."""
+
+GROWTH = 1.5
+"""How many times as many nodes an attempt has as one in the round before."""
 
 REPAIRS = 30
 """Orders that are repaired before each round."""
@@ -41,7 +44,7 @@ def attempt(problem: Problem, best: Best, iterations: int | None, seed: int) -> 
     """Offer better placements and bounds until `best` says stop or the iterations are used up.
 
     An iteration is one attempt of the search, or one batch of repairs when there are too many
-    blocks for it. A round is every pair of the portfolio, with a limit on nodes that doubles by
+    blocks for it. A round is every pair of the portfolio, with a limit on nodes that grows by
     round (a restart is cheap, a wrong first choice is not). Each pair first aims at the bound,
     then at an arena between the bound and the best, nearer to the best after a failure.
     """
@@ -50,11 +53,11 @@ def attempt(problem: Problem, best: Best, iterations: int | None, seed: int) -> 
     if attempts is not None:
         best.forgive(attempts.compile())
     for done in count():
-        if best.is_over or (iterations is not None and done >= iterations):
+        if best.is_enough or best.is_late or (iterations is not None and done >= iterations):
             return
         if attempts is None or done % attempts.round_length == 0:
             repair.run(best, REPAIRS)
-        if attempts is not None and not best.is_over:
+        if attempts is not None and not (best.is_enough or best.is_late):
             attempts.run(best, done)
 
 
@@ -81,15 +84,17 @@ class _Attempts:
         """Attempt `number`: search with the next pair, and tell `best` what came out."""
         turn = number // self.round_length
         rule, weight = PORTFOLIO[number % self.round_length // 2]
-        noise = NOISE[turn % len(NOISE)]
+        noise = NOISE[turn % len(NOISE)] if turn else 0.0
+        nodes = int(self._nodes * GROWTH**turn)
         at_bound = number % 2 == 0
         arena = best.aim(0 if at_bound else self._fraction)
         state = self._state
-        state.priority[:] = self._weights[weight] + noise * self._random.random(len(state.size))
+        priority = self._weights[weight] + noise * self._random.random(state.block.shape[1])
+        state.block[at.RANK, np.argsort(priority, kind="stable")] = np.arange(len(priority))
         restart(state)
         status = at.RUNNING
-        while status == at.RUNNING and not best.is_over:
-            status = search(state, arena, rule, self._nodes << turn, SLICE_WORK)
+        while status == at.RUNNING and not best.is_late:
+            status = search(state, arena, rule, nodes, SLICE_WORK)
         if status == at.FOUND:
             best.offer(state.block[at.LOW], "search")
         elif status == at.REFUTED:

@@ -41,16 +41,21 @@ class Best:
         return self.bound + int(fraction * (self.arena - self.bound))
 
     @property
+    def is_smallest(self) -> bool:
+        """Whether it is proved that no arena is smaller."""
+        return self.arena <= self.bound
+
+    @property
     def is_enough(self) -> bool:
         """Whether nothing is left to find: proved smallest, small enough, or proved too large."""
-        if self.arena <= self.bound or self._enough is None:
-            return self.arena <= self.bound
+        if self.is_smallest or self._enough is None:
+            return self.is_smallest
         return self.arena <= self._enough or self.bound > self._enough
 
     @property
-    def is_over(self) -> bool:
-        """Whether the work ends here, for that reason or because time is up."""
-        return self.is_enough or time.monotonic() >= self._deadline
+    def is_late(self) -> bool:
+        """Whether time is up."""
+        return time.monotonic() >= self._deadline
 
     def forgive(self, seconds: float) -> None:
         """Do not count these seconds, which went into compiling."""

@@ -27,7 +27,7 @@ def orders(problem: Problem) -> dict[str, Ints]:
 
 
 def greedy(problem: Problem, best: Best) -> None:
-    """Offer a placement by every rule, until one is good enough. O(n^2) each."""
+    """Offer a placement by every rule, until one is proved the smallest. O(n^2) each."""
     offset = np.zeros(len(problem.size), dtype=np.int64)
     scratch = np.zeros_like(offset)
     blocks = (problem.first, problem.stop, problem.size)
@@ -35,12 +35,12 @@ def greedy(problem: Problem, best: Best) -> None:
         for name, order in orders(problem).items():
             fit_in_order(*blocks, order, code, offset, scratch)
             best.offer(offset, f"{rule} by {name}")
-            if best.is_over:
+            if best.is_smallest or best.is_late:
                 return
     for name, weight in weights(problem).items():
         fit_lowest(*blocks, weight.astype(np.float64), offset, scratch)
         best.offer(offset, f"lowest first by {name}")
-        if best.is_over:
+        if best.is_smallest or best.is_late:
             return
 
 
@@ -68,7 +68,7 @@ class Repair:
         for _ in range(times):
             fit_in_order(*blocks, self._order, FIRST_FIT, offset, scratch)
             best.offer(offset, "repaired first fit")
-            if best.is_over:
+            if best.is_enough or best.is_late:
                 return
             place = np.empty(count)
             place[self._order] = np.arange(count)

@@ -4,14 +4,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxremat.offsets._jit import Floats, Ints
+from onnxremat.offsets._jit import Ints
 
 FAR = 2**62
 """Beyond every offset."""
 
-LOW, SUPPORT, PLACED = range(3)
-"""Rows of `State.block`: the lowest offset possible (if placed, the offset), the highest end of
-the blocks placed at the same time, whether it is placed."""
+FIRST, STOP, SIZE, RANK, LOW, SUPPORT, PLACED = range(7)
+"""Rows of `State.block`: it lives in sections `[FIRST, STOP)`, its size and priority; the lowest
+offset possible (if placed, the offset), the highest end of the blocks placed at the same time,
+whether it is placed."""
+
+ORDER, MEMBER, LATE, PLACE = range(4)
+"""Rows of `State.listed`: all blocks, about by descending lowest offset; the rest is scratch."""
 
 LOAD, NEED, TOP, LOW_1, LOW_2, OWNER, JOINED, CHOICES, IS_OPEN, FAILURES = range(10)
 """Rows of `State.section`, over its waiting blocks: their size, the least arena that holds them,
@@ -40,46 +44,35 @@ times that it failed."""
 class State(NamedTuple):
     """Arrays of the search; rows and columns are named above.
 
-    Block b lives in sections `[first[b], stop[b])`. `journal` has (row, block, value before) of
-    every change to `block`. `order` is all blocks, about by descending lowest offset. `member`
-    and `place` are scratch, one entry a block.
+    `journal` has (block, LOW, SUPPORT, PLACED before) of every change, in columns. Few arrays,
+    because each one more makes every kernel slower to compile.
     """
 
-    first: Ints
-    stop: Ints
-    size: Ints
-    priority: Floats
     block: Ints
+    listed: Ints
     section: Ints
     frame: Ints
     journal: Ints
     option: Ints
-    order: Ints
-    member: Ints
-    place: Ints
     total: Ints
 
 
 def new_state(first: Ints, stop: Ints, size: Ints, sections: int) -> State:
-    """A state with room for a deep search. O(n) memory."""
+    """A state with room for a deep search: at most 40 kB a block, of which little is touched."""
     n = len(size)
-    depth = 4 * n + 16
 
     def zeros(*shape: int) -> Ints:
         return np.zeros(shape, dtype=np.int64)
 
-    return State(
-        first=first,
-        stop=stop,
-        size=size,
-        priority=np.zeros(n),
-        block=zeros(3, n),
+    state = State(
+        block=zeros(7, n),
+        listed=zeros(4, n),
         section=zeros(10, sections),
-        frame=zeros(depth, 8),
-        journal=zeros(256 * n + 1024, 3),
-        option=zeros(256 * n + 4 * sections + 1024),
-        order=np.arange(n),
-        member=zeros(n),
-        place=zeros(n),
+        frame=zeros(4 * n + 16, 8),
+        journal=zeros(1024 * (n + 1), 4),
+        option=zeros(256 * (n + 4) + 4 * sections),
         total=zeros(10),
     )
+    state.block[FIRST], state.block[STOP], state.block[SIZE] = first, stop, size
+    state.listed[ORDER] = np.arange(n)
+    return state

@@ -97,8 +97,12 @@ def _choose_section(state: State, start: int, stop: int, arena: int, rule: int) 
 def _has_twin(state: State, b: int, begin: int, end: int) -> bool:
     for j in range(begin, end):
         c = state.option[j]
-        same_size = state.size[b] == state.size[c]
-        if same_size and state.first[b] == state.first[c] and state.stop[b] == state.stop[c]:
+        same_size = state.block[at.SIZE, b] == state.block[at.SIZE, c]
+        if (
+            same_size
+            and state.block[at.FIRST, b] == state.block[at.FIRST, c]
+            and state.block[at.STOP, b] == state.block[at.STOP, c]
+        ):
             return True
     return False
 
@@ -112,15 +116,15 @@ def _list_choices(state: State, count: int, s: int) -> int:
     options = state.total[at.OPTIONS]
     choices = 0
     for k in range(count):
-        b = state.member[k]
-        if not state.first[b] <= s < state.stop[b]:
+        b = state.listed[at.MEMBER, k]
+        if not state.block[at.FIRST, b] <= s < state.block[at.STOP, b]:
             continue
         if state.block[at.LOW, b] != state.section[at.LOW_1, s]:
             continue
         if _has_twin(state, b, options, options + choices):
             continue
         j = options + choices
-        while j > options and state.priority[state.option[j - 1]] < state.priority[b]:
+        while j > options and state.block[at.RANK, state.option[j - 1]] < state.block[at.RANK, b]:
             state.option[j] = state.option[j - 1]
             j -= 1
         state.option[j] = b
@@ -144,11 +148,11 @@ def _answer(state: State, yes: int) -> None:
 @kernel
 def _has_room(state: State) -> bool:
     """Whether the stacks can take whatever one node adds."""
-    n = len(state.size)
+    n = state.block.shape[1]
     sections = state.section.shape[1]
     return bool(
         state.total[at.DEPTH] < len(state.frame)
-        and state.total[at.JOURNAL] + 3 * n < len(state.journal)
+        and state.total[at.JOURNAL] + 2 * n < len(state.journal)
         and state.total[at.OPTIONS] + n + 2 * sections < len(state.option)
     )
 
@@ -233,8 +237,9 @@ def _use_answer(state: State) -> None:
 
 @entry
 def restart(state: State) -> None:
-    """Forget all but how often each section failed."""
-    state.block[:, :] = 0
+    """Forget everything but the priorities."""
+    state.section[at.FAILURES, :] = 0
+    state.block[at.LOW : at.PLACED + 1, :] = 0
     state.total[:] = 0
     state.total[at.STATUS] = at.RUNNING
     _visit_next(state, 0, state.section.shape[1])

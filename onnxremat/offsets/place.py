@@ -18,22 +18,22 @@ def place(
 ) -> Placement:
     """A placement of `blocks` in a small arena, the smallest if it says `proved`.
 
-    With `capacity_bytes` the work ends as soon as the arena is no larger, or that is proved to be
-    impossible (`bound_bytes` is then above the capacity); without, when the arena is proved the
-    smallest. It also ends after `seconds` with the best found, and after `iterations` attempts of
-    the search (None: only the time limits). The same blocks, options, seed and iterations give
-    the same placement; the clock only cuts it short. Compiling on first use takes some ten
-    seconds, which are not counted, and is cached on disk.
+    The greedy rules always run. With `capacity_bytes` the work then ends as soon as the arena is
+    no larger, or that is proved to be impossible (`bound_bytes` is above the capacity); without,
+    when the arena is proved the smallest. It also ends after `seconds` with the best found, and
+    after `iterations` attempts of the search (None: only the time limits). The same blocks,
+    options, seed and iterations give the same placement; the clock only cuts it short. Compiling
+    on first use takes some ten seconds, which are not counted, and is cached on disk.
 
     Raises ValueError if the alignment is not positive. The greedy rules are O(n^2); the search is
-    exponential at worst, and a dive of it O(n * blocks alive * sections of a block).
+    exponential at worst, and one dive of it O(n * the sections of all blocks).
     """
     if alignment_bytes < 1:
         raise ValueError(f"the alignment is {alignment_bytes} bytes, but must be positive")
     problem = as_problem(blocks, alignment_bytes)
     enough = None if capacity_bytes is None else capacity_bytes // problem.unit_bytes
     best = Best(problem, enough, seconds)
-    if not best.is_enough:
+    if not best.is_smallest:
         # Only here: these modules load the compiler.
         from onnxremat.offsets._attempts import attempt
         from onnxremat.offsets._greedy import greedy

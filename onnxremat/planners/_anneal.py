@@ -1,12 +1,15 @@
 """The annealing loop over the moves, compiled."""
 
+# An element of an array is Any to mypy; to numba it has a type.
+# mypy: disable-error-code="no-any-return"
+
 import math
 
 import numpy as np
 
 from onnxremat.planners import _layout as at
 from onnxremat.planners._edit import apply_wanted, has_room, load, read_steps, undo
-from onnxremat.planners._flat import Floats, FlatGraph, Ints
+from onnxremat.planners._flat import FlatGraph, Floats, Ints
 from onnxremat.planners._jit import entry, kernel
 from onnxremat.planners._layout import State
 from onnxremat.planners._moves import (

@@ -4,6 +4,9 @@ Each changes the bytes held only where a lifetime changed, so that its price is 
 changed lifetimes and not that of the whole schedule.
 """
 
+# An element of an array is Any to mypy; to numba it has a type.
+# mypy: disable-error-code="no-any-return"
+
 from onnxremat.planners import _flat as flat
 from onnxremat.planners import _layout as at
 from onnxremat.planners._flat import FlatGraph, Ints
@@ -129,7 +132,11 @@ def insert(graph: FlatGraph, state: State, v: int, q: int) -> int:
     _split_readers(graph, state, e, before, end)
     for j in range(graph.op[flat.INPUTS, v], graph.op[flat.INPUTS, v + 1]):
         t = graph.input[j]
-        i = reading(state, graph.tensor[flat.PRODUCER, t], p) * width + t - graph.op[flat.OUTPUTS, graph.tensor[flat.PRODUCER, t]]
+        i = (
+            reading(state, graph.tensor[flat.PRODUCER, t], p) * width
+            + t
+            - graph.op[flat.OUTPUTS, graph.tensor[flat.PRODUCER, t]]
+        )
         reader = state.instance[at.LAST_READ, i]
         if reader == at.NONE or state.run[at.PLACE, reader] < p:
             state.instance[at.LAST_READ, i] = e
@@ -165,7 +172,9 @@ def _split_readers(graph: FlatGraph, state: State, e: int, before: int, end: int
         old = before * graph.width + k
         reader = state.instance[at.LAST_READ, old]
         if reader != at.NONE and state.run[at.PLACE, reader] > p:
-            state.instance[at.LAST_READ, old] = last_reader(graph, state, t, state.run[at.PLACE, before], p)
+            state.instance[at.LAST_READ, old] = last_reader(
+                graph, state, t, state.run[at.PLACE, before], p
+            )
             state.instance[at.TAKEN, old] = False
             note_taker(graph, state, state.instance[at.LAST_READ, old])
 
@@ -181,7 +190,12 @@ def remove(graph: FlatGraph, state: State, e: int) -> None:
     p = state.run[at.PLACE, e]
     before, after = state.run[at.EARLIER, e], state.run[at.LATER, e]
     for k in range(graph.op[flat.OUTPUTS, v + 1] - graph.op[flat.OUTPUTS, v]):
-        change_held(state, p, instance_end(graph, state, e, k), -graph.tensor[flat.SIZE, graph.op[flat.OUTPUTS, v] + k])
+        change_held(
+            state,
+            p,
+            instance_end(graph, state, e, k),
+            -graph.tensor[flat.SIZE, graph.op[flat.OUTPUTS, v] + k],
+        )
     for j in range(graph.op[flat.INPUTS, v], graph.op[flat.INPUTS, v + 1]):
         t = graph.input[j]
         k = t - graph.op[flat.OUTPUTS, graph.tensor[flat.PRODUCER, t]]
@@ -225,6 +239,27 @@ def _join_readers(graph: FlatGraph, state: State, e: int, before: int) -> None:
 
 
 @kernel
+def log_insertion(state: State, e: int) -> None:
+    """Note in the journal that execution e was inserted."""
+    entry = state.total[at.JOURNAL_COUNT]
+    state.scratch[at.JOURNAL, 3 * entry] = e
+    state.total[at.JOURNAL_COUNT] = entry + 1
+
+
+@kernel
+def log_removal(state: State, e: int) -> None:
+    """Note in the journal that execution e is about to be removed."""
+    entry = state.total[at.JOURNAL_COUNT]
+    s = slot_before(state, state.run[at.PLACE, e])
+    state.scratch[at.JOURNAL, 3 * entry] = at.NONE
+    state.scratch[at.JOURNAL, 3 * entry + 1] = state.run[at.OP, e]
+    state.scratch[at.JOURNAL, 3 * entry + 2] = (
+        state.slot[at.EXECUTION, s] if s != at.NONE else at.NONE
+    )
+    state.total[at.JOURNAL_COUNT] = entry + 1
+
+
+@kernel
 def apply_wanted(graph: FlatGraph, state: State, fixed: int) -> bool:
     """Do what a move wants, then remove every execution that nobody needs any more.
 
@@ -244,9 +279,7 @@ def apply_wanted(graph: FlatGraph, state: State, fixed: int) -> bool:
             continue
         s = slot_before(state, state.run[at.PLACE, x] if x != at.NONE else state.slot.shape[1])
         e = insert(graph, state, v, state.slot[at.EXECUTION, s] if s != at.NONE else at.NONE)
-        entry = state.total[at.JOURNAL_COUNT]
-        state.scratch[at.JOURNAL, 3 * entry] = e
-        state.total[at.JOURNAL_COUNT] = entry + 1
+        log_insertion(state, e)
         if state.run[at.EARLIER, e] != at.NONE:
             stack[top] = state.run[at.EARLIER, e]
             top += 1
@@ -264,14 +297,7 @@ def apply_wanted(graph: FlatGraph, state: State, fixed: int) -> bool:
         if not has_room(state, 1):
             return False
         v = state.run[at.OP, e]
-        s = slot_before(state, p)
-        entry = state.total[at.JOURNAL_COUNT]
-        state.scratch[at.JOURNAL, 3 * entry] = at.NONE
-        state.scratch[at.JOURNAL, 3 * entry + 1] = v
-        state.scratch[at.JOURNAL, 3 * entry + 2] = (
-            state.slot[at.EXECUTION, s] if s != at.NONE else at.NONE
-        )
-        state.total[at.JOURNAL_COUNT] = entry + 1
+        log_removal(state, e)
         remove(graph, state, e)
         for j in range(graph.op[flat.INPUTS, v], graph.op[flat.INPUTS, v + 1]):
             source = reading(state, graph.tensor[flat.PRODUCER, graph.input[j]], p)
@@ -353,7 +379,9 @@ def _load_held(graph: FlatGraph, state: State) -> None:
     for s in range(slots):
         running += state.slot[at.HELD, s]
         e = state.slot[at.EXECUTION, s]
-        state.slot[at.HELD, s] = at.EMPTY if e == at.NONE else running + graph.op[flat.WORKSPACE, state.run[at.OP, e]]
+        state.slot[at.HELD, s] = (
+            at.EMPTY if e == at.NONE else running + graph.op[flat.WORKSPACE, state.run[at.OP, e]]
+        )
 
 
 @kernel

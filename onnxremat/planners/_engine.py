@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,6 +16,9 @@ from onnxremat.planners._layout import IDLE_FIRSTS, TARGET, make_state
 from onnxremat.schedule import Schedule, ScheduleError, check
 
 NO_LIMIT = 1 << 60
+
+STARTS_SHARE = 0.15
+"""The share of the seconds after which no more starting points are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +46,22 @@ def score(problem: Problem, schedule: Schedule) -> Score:
     return Score(schedule, peak, schedule.cost(problem.graph))
 
 
-def best_of(problem: Problem, schedules: Iterable[Schedule]) -> Score:
-    """The best of one or more valid schedules; the first of equals."""
-    scores = [score(problem, s) for s in schedules]
-    best = scores[0]
-    for other in scores[1:]:
-        if other.better_than(best, problem.budget_bytes):
+def best_of(
+    problem: Problem, schedules: Iterable[Schedule], enough: Callable[[], bool] = lambda: False
+) -> Score:
+    """The best of one or more valid schedules, the first of equals.
+
+    Looks at no further ones once `enough()` is true.
+    """
+    best = None
+    for schedule in schedules:
+        other = score(problem, schedule)
+        if best is None or other.better_than(best, problem.budget_bytes):
             best = other
+        if enough():
+            break
+    if best is None:
+        raise ValueError("no schedules to choose from")
     return best
 
 
@@ -68,8 +80,8 @@ def admissible(problem: Problem, schedule: Schedule) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _first_compilation() -> float:
-    begin = time.monotonic()
+def _load_kernels() -> bool:
+    """Load the compiled kernels, or compile them; whether they were cached."""
     from onnxremat.planners import _anneal, _jit
 
     cached = _jit.is_cached(_anneal.anneal)
@@ -77,22 +89,26 @@ def _first_compilation() -> float:
     flat = flatten(graph, MemoryRules())
     steps, tally = np.zeros(1, dtype=np.int64), np.array([1, 1, 1, 1, 0], dtype=np.int64)
     rule = np.array([1, 0], dtype=np.int64)
-    _anneal.anneal(
-        flat, make_state(flat, 4), steps, steps.copy(), rule, tally, np.ones(8), 0, 0
-    )
-    return 0.0 if cached else time.monotonic() - begin
+    _anneal.anneal(flat, make_state(flat, 4), steps, steps.copy(), rule, tally, np.ones(8), 0, 0)
+    return cached
+
+
+def _compilation_seconds() -> float:
+    """Make the kernels ready; the seconds that compiling them took, 0 if they were cached."""
+    begin, done_before = time.monotonic(), _load_kernels.cache_info().currsize > 0
+    cached = _load_kernels()
+    return 0.0 if done_before or cached else time.monotonic() - begin
 
 
 class Clock:
-    """How much of the limits is used up. Starts when it is made.
+    """How much of the limits is used up since `started` (seconds of `time.monotonic`).
 
-    Compiling the kernels, once per machine, does not count.
+    Making one makes the kernels ready. Compiling them, once per machine, does not count.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, started: float) -> None:
         self.limits = limits
-        begin = time.monotonic()
-        self.started = begin + _first_compilation()
+        self.started = started + _compilation_seconds()
         self.iterations = 0
 
     def seconds(self) -> float:
@@ -103,10 +119,15 @@ class Clock:
         """Seconds until the limit."""
         return self.limits.seconds - self.seconds()
 
+    def started_enough(self) -> bool:
+        """Whether starting points have taken their share of the seconds, or it is time to stop."""
+        return self.seconds() > STARTS_SHARE * self.limits.seconds or self.over()
+
     def used(self) -> float:
         """Share of the budget used: of iterations if they are limited, else of seconds."""
         if self.limits.iterations is not None:
-            return self.iterations / max(self.limits.iterations, 1)
+            limit = self.limits.iterations
+            return self.iterations / limit if limit > 0 else 1.0
         return self.seconds() / max(self.limits.seconds, 1e-9)
 
     def over(self) -> bool:
@@ -117,15 +138,19 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Cooling:
-    """Temperatures in units of the time of an average op; `copying` is the share of moves that
-    recompute; `penalty` the first price of a target's worth of excess at one step."""
+    """How a cycle runs.
 
-    hot: float = 1.0
+    `cold` is its last temperature, in times of an average op; `copying` the share of moves that
+    recompute; `penalty` the first price of a target's worth of excess at one step. Over a cycle
+    the price may rise by up to e^gain while there is excess, and fall by e^(gain x relax) while
+    there is none. `spike` weighs the peak beside the excess. `idle_firsts`: see IDLE_FIRSTS.
+    """
+
     cold: float = 0.01
     copying: float = 0.6
     penalty: float = 5.0
     gain: float = 6.0
-    relax: float = 0.5
+    relax: float = 1.0
     spike: float = 15.0
     idle_firsts: bool = False
 
@@ -148,50 +173,65 @@ class Engine:
         self.time_unit = max(problem.graph.total_cost() / max(ops, 1), 1e-9)
         self.chunks = 0
 
-    def cycle(self, share: float, target: int, *, until_met: bool = False) -> None:
-        """Cool once from hot to cold, from the best schedule, over a share of the limits.
+    def cycle(
+        self,
+        share: float,
+        target: int,
+        *,
+        start: Score | None = None,
+        hot: float = 1.0,
+        gain: float | None = None,
+        until_met: bool = False,
+    ) -> None:
+        """Cool once, from `start` (None: the best schedule), over a share of the limits.
 
-        Ends early when the target is met in the time of one pass, or at all with `until_met`.
+        `hot` is the first temperature, in times of an average op. Ends early when the target is
+        met in the time of one pass, or at all with `until_met`.
         """
         begin, first = self.clock.used(), self.chunks
         cooling = self.cooling
+        gain = cooling.gain if gain is None else gain
         dial = np.array(
             [
                 1.0, 1.0, cooling.penalty, self.time_unit, cooling.copying,
                 1.0, 1.0, cooling.spike,
             ]
         )  # fmt: skip
-        steps = self._array(self.best.schedule)
+        first_steps = (start or self.best).schedule
+        steps = self._array(first_steps)
         best = self._array(self.best.schedule)
-        count = len(self.best.schedule)
         tally = np.array(
-            [count, count, self.best.time_cost, self.best.peak_bytes, 0], dtype=np.int64
+            [
+                len(first_steps),
+                len(self.best.schedule),
+                self.best.time_cost,
+                self.best.peak_bytes,
+                0,
+            ],
+            dtype=np.int64,
         )
-        while not self.clock.over() and not self._met(target, until_met):
+        while not self.clock.over() and not self.finished(target, until_met=until_met):
             phase = (self.clock.used() - begin) / share
             if phase >= 1.0:
                 return
-            dial[0] = dial[1] = cooling.hot * (cooling.cold / cooling.hot) ** phase
-            rise = cooling.gain * (phase / (self.chunks - first) if self.chunks > first else 0.0)
+            dial[0] = dial[1] = hot * (cooling.cold / hot) ** phase
+            rise = gain * (phase / (self.chunks - first) if self.chunks > first else 0.0)
             dial[5] = math.exp(rise * 100 / self.chunk)
             dial[6] = dial[5] ** -cooling.relax
             self._run_chunk(target, steps, best, tally, dial)
 
-    def _met(self, target: int, at_all: bool) -> bool:
+    def finished(self, target: int, *, until_met: bool = False) -> bool:
+        """Whether the best meets the target, and, unless that is enough, in one pass's time."""
         one_pass = self.problem.graph.total_cost()
-        return self.best.peak_bytes <= target and (at_all or self.best.time_cost == one_pass)
+        return self.best.peak_bytes <= target and (until_met or self.best.time_cost == one_pass)
 
-    def _run_chunk(
-        self, target: int, steps: Ints, best: Ints, tally: Ints, dial: Floats
-    ) -> None:
+    def _run_chunk(self, target: int, steps: Ints, best: Ints, tally: Ints, dial: Floats) -> None:
         iterations = self.chunk
         if self.clock.limits.iterations is not None:
             iterations = min(iterations, self.clock.limits.iterations - self.clock.iterations)
         self.state.total[TARGET] = target
         seed = (self.clock.limits.seed * 1_000_003 + self.chunks) % (1 << 32)
-        self._anneal(
-            self.flat, self.state, steps, best, self.rule, tally, dial, iterations, seed
-        )
+        self._anneal(self.flat, self.state, steps, best, self.rule, tally, dial, iterations, seed)
         self.chunks += 1
         self.clock.iterations += iterations
         found = Score(self.best.schedule, int(tally[3]), int(tally[2]))
@@ -213,6 +253,11 @@ def report(clock: Clock, found: Score) -> None:
 
 
 FIRST_STEP = 0.25
+"""How far towards the lower bound the first target lies when the peak is lowered."""
+
+
+GAIN_LOWERING = 12.0
+"""`Cooling.gain` then: time matters less than the peak."""
 
 
 def lower_peak(engine: Engine, bound: int, until: float) -> None:
@@ -228,6 +273,6 @@ def lower_peak(engine: Engine, bound: int, until: float) -> None:
             return
         gap = engine.best.peak_bytes - bound
         target = engine.best.peak_bytes - max(1, int(step * gap))
-        engine.cycle(min(share, left), target, until_met=True)
+        engine.cycle(min(share, left), target, hot=1.0, gain=GAIN_LOWERING, until_met=True)
         if engine.best.peak_bytes > target:
             step, share = step / 2, share * 1.4

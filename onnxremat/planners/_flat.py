@@ -1,7 +1,8 @@
 """Graph and MemoryRules as flat arrays, for the compiled kernels.
 
 Tensors are renumbered: only activations are kept, the outputs of op v being the contiguous range
-`op[OUTPUTS, v]` .. `op[OUTPUTS, v + 1] - 1`. A list of lists is one array of values and a row of starts.
+`op[OUTPUTS, v]` .. `op[OUTPUTS, v + 1] - 1`. A list of lists is one array of values and a row of
+starts.
 """
 
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ replaces it: a change of any kernel file makes every cached kernel stale.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -45,18 +45,19 @@ def entry(function: F) -> F:
 
 
 def _compile(function: F, *, no_cpython_wrapper: bool) -> F:
-    compiled = numba.njit(
-        cache=True,
-        nogil=True,
-        error_model="numpy",
-        no_cpython_wrapper=no_cpython_wrapper,
-        no_cfunc_wrapper=True,
-        _nrt=False,
-    )(function)
-    cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    options: dict[str, Any] = {
+        "cache": True,
+        "nogil": True,
+        "error_model": "numpy",
+        "no_cpython_wrapper": no_cpython_wrapper,
+        "no_cfunc_wrapper": True,
+        "_nrt": False,
+    }
+    compiled: Any = numba.njit(**options)(function)
+    cache_file: Any = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if hasattr(cache_file, "_source_stamp"):
         cache_file._source_stamp = STAMP
-    return compiled  # type: ignore[no-any-return]
+    return cast(F, compiled)
 
 
 def is_cached(compiled: Callable[..., Any]) -> bool:

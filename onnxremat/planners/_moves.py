@@ -4,6 +4,9 @@ A move returns False if it found nothing to do. `rule` says what a schedule may 
 and FIXED.
 """
 
+# An element of an array is Any to mypy; to numba it has a type.
+# mypy: disable-error-code="no-any-return"
+
 import numpy as np
 
 from onnxremat.planners import _flat as flat
@@ -146,10 +149,10 @@ def recompute_before(graph: FlatGraph, state: State, rule: Ints, v: int, x: int)
 
 @kernel
 def _among(chain: Ints, count: int, v: int) -> bool:
+    found = False
     for j in range(count):
-        if chain[j] == v:
-            return True
-    return False
+        found |= chain[j] == v
+    return found
 
 
 @kernel

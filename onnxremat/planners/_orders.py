@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator
 
 from onnxremat.graph import Graph, TensorKind
 from onnxremat.memory import MemoryRules
-from onnxremat.schedule import Schedule, given_order
+from onnxremat.schedule import Schedule
 
 Rank = Callable[[int], float]
 
 
 def candidate_orders(graph: Graph, rules: MemoryRules, seed: int, tries: int) -> Iterator[Schedule]:
-    """The given order, greedy and depth-first orders, then `tries` randomised greedy orders."""
+    """Greedy and depth-first orders, then `tries` randomised greedy orders."""
     count = len(graph.ops)
-    yield given_order(graph)
     yield greedy_order(graph, rules, lambda v: v)
     yield greedy_order(graph, rules, lambda v: -v)
     yield greedy_order(graph, rules, None)

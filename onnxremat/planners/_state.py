@@ -3,6 +3,9 @@
 The totals are those of `memory.profile`, rule for rule, which the tests check.
 """
 
+# An element of an array is Any to mypy; to numba it has a type.
+# mypy: disable-error-code="no-any-return"
+
 from onnxremat.planners import _flat as flat
 from onnxremat.planners import _layout as at
 from onnxremat.planners._flat import FlatGraph
@@ -69,7 +72,10 @@ def next_reader(graph: FlatGraph, state: State, t: int, after: int, before: int)
 @kernel
 def is_pinned(graph: FlatGraph, state: State, e: int, k: int) -> bool:
     """Whether output k of execution e is the instance that a graph output is taken from."""
-    return graph.tensor[flat.GRAPH_OUTPUT, graph.op[flat.OUTPUTS, state.run[at.OP, e]] + k] and state.run[at.LATER, e] == at.NONE
+    return (
+        graph.tensor[flat.GRAPH_OUTPUT, graph.op[flat.OUTPUTS, state.run[at.OP, e]] + k]
+        and state.run[at.LATER, e] == at.NONE
+    )
 
 
 @kernel
@@ -91,7 +97,9 @@ def is_dead(graph: FlatGraph, state: State, e: int) -> bool:
     if state.op[at.RUNS, v] < 2:
         return False
     for k in range(graph.op[flat.OUTPUTS, v + 1] - graph.op[flat.OUTPUTS, v]):
-        if state.instance[at.LAST_READ, e * graph.width + k] != at.NONE or is_pinned(graph, state, e, k):
+        if state.instance[at.LAST_READ, e * graph.width + k] != at.NONE or is_pinned(
+            graph, state, e, k
+        ):
             return False
     return True
 
@@ -195,7 +203,11 @@ def carried_past(graph: FlatGraph, state: State, q: int) -> int:
         k = t - graph.op[flat.OUTPUTS, producer]
         e = reading(state, producer, state.run[at.PLACE, q])
         i = e * graph.width + k
-        if state.instance[at.LAST_READ, i] == q and not state.instance[at.TAKEN, i] and not is_pinned(graph, state, e, k):
+        if (
+            state.instance[at.LAST_READ, i] == q
+            and not state.instance[at.TAKEN, i]
+            and not is_pinned(graph, state, e, k)
+        ):
             carried -= graph.tensor[flat.SIZE, t]
     for k in range(graph.op[flat.OUTPUTS, v + 1] - graph.op[flat.OUTPUTS, v]):
         unread = state.instance[at.LAST_READ, q * graph.width + k] == at.NONE
@@ -255,7 +267,11 @@ def take_over(graph: FlatGraph, state: State, x: int) -> None:
         e = reading(state, graph.tensor[flat.PRODUCER, t], state.run[at.PLACE, x])
         source = t - graph.op[flat.OUTPUTS, graph.tensor[flat.PRODUCER, t]]
         i = e * graph.width + source
-        if state.scratch[at.FILLED, k] or state.instance[at.LAST_READ, i] != x or state.instance[at.TAKEN, i]:
+        if (
+            state.scratch[at.FILLED, k]
+            or state.instance[at.LAST_READ, i] != x
+            or state.instance[at.TAKEN, i]
+        ):
             continue
         if not is_pinned(graph, state, e, source) and not is_pinned(graph, state, x, k):
             state.instance[at.TAKEN, i] = True

@@ -1,15 +1,15 @@
 """The portfolio: what is cheap and proves something first, the long search last."""
 
+import time
 from dataclasses import replace
 
-from onnxremat.bounds import peak_bound
 from onnxremat.plan import Limits, Plan, PlanStatus, Problem
 from onnxremat.planners._engine import Clock
 from onnxremat.planners.given_order import given_order
 from onnxremat.planners.local_search import local_search
 from onnxremat.planners.reorder import reorder
 
-REORDER_SHARE = 0.15
+REORDER_SHARE = 0.08
 
 
 def auto(problem: Problem, limits: Limits) -> Plan:
@@ -19,17 +19,18 @@ def auto(problem: Problem, limits: Limits) -> Plan:
     an order without recomputation (either one takes the time of one pass, so that meeting the
     budget is optimal), then `local_search` from what was found, with the rest of the limits.
     """
-    clock = Clock(limits)
+    started = time.monotonic()
     plan = given_order(problem, limits)
     if plan.status in (PlanStatus.OPTIMAL, PlanStatus.INFEASIBLE):
         return _named(plan)
+    clock = Clock(limits, started)
     if not problem.fixed_order:
         plan = _better(problem, plan, reorder(problem, _share(limits, clock, REORDER_SHARE)))
     may_copy = problem.max_copies is None or problem.max_copies > 1
     if plan.status is PlanStatus.OPTIMAL or not may_copy or clock.over():
         return _named(plan)
-    started = replace(problem, starts=(*problem.starts, plan.schedule))
-    return _named(_better(problem, plan, local_search(started, _share(limits, clock, 1.0))))
+    warm = replace(problem, starts=(*problem.starts, plan.schedule))
+    return _named(_better(problem, plan, local_search(warm, _share(limits, clock, 1.0))))
 
 
 def _share(limits: Limits, clock: Clock, share: float) -> Limits:

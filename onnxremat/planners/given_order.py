@@ -9,6 +9,4 @@ def given_order(problem: Problem, limits: Limits) -> Plan:
     """The ops in the order of the file. O(steps + reads); `limits` are not needed."""
     del limits
     bound = peak_bound(problem.graph, problem.rules).nbytes
-    return make_plan(
-        problem, order_of_file(problem.graph), "given_order", peak_bound_bytes=bound
-    )
+    return make_plan(problem, order_of_file(problem.graph), "given_order", peak_bound_bytes=bound)

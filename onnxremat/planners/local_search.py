@@ -10,14 +10,38 @@ The price of a move is the length of the lifetimes it changes (`_state`), 3 to 1
 1,000 ops.
 """
 
+import time
+from collections.abc import Iterator
+
 from onnxremat.bounds import peak_bound
 from onnxremat.plan import Limits, Plan, Problem, make_plan
-from onnxremat.planners._engine import Clock, Cooling, Engine, admissible, best_of, lower_peak, report
+from onnxremat.planners._engine import (
+    Clock,
+    Cooling,
+    Engine,
+    Score,
+    admissible,
+    best_of,
+    lower_peak,
+    report,
+    score,
+)
 from onnxremat.planners._orders import candidate_orders
-from onnxremat.schedule import given_order
+from onnxremat.schedule import Schedule, given_order
 
-CYCLES = (0.04, 0.08, 0.16, 0.28, 0.44)
-"""Shares of the limits that cooling cycles take; each starts from the best schedule so far."""
+ROUND = ((0.3, True), (0.1, True), (1.0, True), (0.1, False))
+"""The cooling cycles of a round: first temperature, and whether to start over or from the best.
+
+Short cycles end in plans of very different time; the best of several beats one long cycle."""
+
+FIRST_SHARE = 0.015
+"""The share of the limits of each cycle of the first round; it doubles from round to round."""
+
+FEWEST_ROUNDS = 3
+"""Rounds before lack of improvement ends the search: the first ones are short."""
+
+FEW_MOVES = 100
+"""With fewer moves an op than this in a round, nothing is started over."""
 
 LOWERING = 0.75
 """The share of the limits for lowering the peak; the rest makes that plan faster."""
@@ -26,38 +50,54 @@ LOWERING = 0.75
 def local_search(problem: Problem, limits: Limits) -> Plan:
     """A plan that meets the budget in little time, or the smallest peak found.
 
-    Without a budget: the smallest peak found, then little time. Starts from `problem.starts` and
-    from fast orders. Stops before its limits when the budget is met without recomputation, when
-    the peak reaches its lower bound, and when two cooling cycles in a row improved nothing though
+    Without a budget: the smallest peak found, then little time. Starts from `problem.starts`, or
+    else from fast orders. Stops before its limits when the budget is met without recomputation,
+    when the peak reaches its lower bound, and when two rounds in a row improved nothing though
     the budget is met.
     """
+    started = time.monotonic()
     bound = peak_bound(problem.graph, problem.rules).nbytes
-    starts = [given_order(problem.graph)]
-    if not problem.fixed_order:
-        starts += candidate_orders(problem.graph, problem.rules, limits.seed, 0)
-    starts += [s for s in problem.starts if admissible(problem, s)]
-    best = best_of(problem, starts)
     target = bound if problem.budget_bytes is None else problem.budget_bytes
-    if problem.graph.ops and bound <= target:
-        clock = Clock(limits)
-        report(clock, best)
-        engine = Engine(problem, best, clock, Cooling())
-        if problem.budget_bytes is None:
-            lower_peak(engine, bound, LOWERING)
-            target = engine.best.peak_bytes
-        _hasten(engine, target)
-        best = engine.best
+    if not problem.graph.ops or bound > target:
+        best = score(problem, given_order(problem.graph))
+    else:
+        best = _search(problem, Clock(limits, started), bound, target)
     return make_plan(problem, best.schedule, "local_search", peak_bound_bytes=bound)
 
 
+def _search(problem: Problem, clock: Clock, bound: int, target: int) -> Score:
+    best = best_of(problem, _starts(problem, clock.limits.seed), clock.started_enough)
+    report(clock, best)
+    engine = Engine(problem, best, clock, Cooling())
+    if problem.budget_bytes is None:
+        lower_peak(engine, bound, LOWERING)
+        target = engine.best.peak_bytes
+    _hasten(engine, target)
+    return engine.best
+
+
+def _starts(problem: Problem, seed: int) -> Iterator[Schedule]:
+    """The caller's starts and the given order; fast orders if the caller has none."""
+    yield given_order(problem.graph)
+    yield from (s for s in problem.starts if admissible(problem, s))
+    if not problem.starts and not problem.fixed_order:
+        yield from candidate_orders(problem.graph, problem.rules, seed, 0)
+
+
 def _hasten(engine: Engine, target: int) -> None:
-    """Meet the target in little time."""
-    idle = 0
-    left = 1.0 - engine.clock.used()
-    for share in CYCLES:
-        before = engine.best
-        engine.cycle(share * left, target)
+    """Meet the target in little time: rounds of cycles, until two rounds improve nothing."""
+    start, share, idle, rounds = engine.best, FIRST_SHARE, 0, 0
+    while (
+        (idle < 2 or rounds < FEWEST_ROUNDS)
+        and not engine.clock.over()
+        and not engine.finished(target)
+    ):
+        before, moves = engine.best, engine.clock.iterations
+        for hot, fresh in ROUND:
+            engine.cycle(share, target, start=start if fresh else engine.best, hot=hot)
+        if engine.clock.iterations - moves < FEW_MOVES * len(engine.problem.graph.ops):
+            start = engine.best
         met = engine.best.peak_bytes <= target
         idle = idle + 1 if met and engine.best is before else 0
-        if idle == 2:
-            break
+        share *= 2
+        rounds += 1

@@ -4,7 +4,9 @@ Greedy and depth-first orders, then annealing over topological orders with the c
 of `local_search`. An exact dynamic program over downsets (Ahn et al. 2020) is to come.
 """
 
+import time
 from dataclasses import replace
+from itertools import chain
 
 from onnxremat.bounds import peak_bound
 from onnxremat.plan import Limits, Plan, Problem, make_plan
@@ -31,24 +33,27 @@ def reorder(problem: Problem, limits: Limits) -> Plan:
     Such a plan takes the time of one pass, which is optimal. With `fixed_order` it is the given
     order.
     """
+    started = time.monotonic()
     bound = peak_bound(problem.graph, problem.rules).nbytes
     single = replace(problem, max_copies=1)
     target = max(bound, problem.budget_bytes or 0)
     best = best_of(single, [given_order(problem.graph)])
     possible = problem.budget_bytes is None or bound <= problem.budget_bytes
     if not problem.fixed_order and best.peak_bytes > target and possible:
-        best = _search(single, best, limits, target)
+        best = _search(single, best, Clock(limits, started), target)
     return make_plan(problem, best.schedule, "reorder", peak_bound_bytes=bound)
 
 
-def _search(problem: Problem, best: Score, limits: Limits, target: int) -> Score:
+def _search(problem: Problem, best: Score, clock: Clock, target: int) -> Score:
     """An order with a peak of at most `target`, or the smallest peak found."""
-    starts = [best.schedule, *(s for s in problem.starts if admissible(problem, s))]
-    starts += candidate_orders(problem.graph, problem.rules, limits.seed, RANDOM_ORDERS)
-    best = best_of(problem, starts)
+    starts = chain(
+        (best.schedule,),
+        (s for s in problem.starts if admissible(problem, s)),
+        candidate_orders(problem.graph, problem.rules, clock.limits.seed, RANDOM_ORDERS),
+    )
+    best = best_of(problem, starts, clock.started_enough)
     if best.peak_bytes <= target:
         return best
-    clock = Clock(limits)
     report(clock, best)
     engine = Engine(problem, best, clock, Cooling(copying=0.0))
     if problem.budget_bytes is None:

@@ -23,6 +23,8 @@ from onnxremat.errors import OnnxrematError
 
 MIN_CHUNK_BYTES = 256
 PAGE_BYTES = 4096
+TABLE_SHARE = 32
+"""The arena keeps 8 bytes for every 256 of a region, all written: a 32nd of what is reserved."""
 _TOP_ADDRESS = 1 << 46
 
 

@@ -4,8 +4,9 @@ During the first run with given input shapes ONNX Runtime notes when each buffer
 released. A buffer is placed, when it is allocated, into the smallest gap between the buffers held
 at that moment, the lowest one among equals; what is free behind the last of them, up to the
 farthest end so far, is a gap too. If it fits nowhere, it goes behind the last one. Later runs take
-one block as large as the farthest end, and every buffer has its fixed place in it. Placing is online: what
-lies there is never moved, so the block is often larger than the most bytes held at once.
+one block as large as the farthest end, and every buffer has its fixed place in it. Placing is
+online: what lies there is never moved, so the block is often larger than the most bytes held at
+once.
 
 Graph outputs, kernel scratch and text do not take part. There is no pattern if an input is no
 tensor or has no declared shape, for a subgraph if a value it captures is no tensor, or with

@@ -18,21 +18,23 @@ from dataclasses import dataclass
 import onnx
 
 from onnxremat.errors import UsageError
-from onnxremat.importer.values import ValueType as SizedType
 from onnxremat.runtimes.allocation import AllocationKind, AllocationPlan, Buffer, plan_allocations
-from onnxremat.runtimes.arena import CPU_ARENA, Arena, Request
+from onnxremat.runtimes.arena import CPU_ARENA, TABLE_SHARE, Arena, Request
 from onnxremat.runtimes.order import default_order, priority_order
 from onnxremat.runtimes.pattern import MemoryPattern, lay_out
 from onnxremat.runtimes.profiling import RunProfile
 from onnxremat.runtimes.provable import ProvableType
 from onnxremat.runtimes.recipe import CPU_PROVIDER, ExecutionOrder, OptimizationLevel, Recipe
-from onnxremat.runtimes.workspace import ValueType, known_workspace_bytes
+from onnxremat.runtimes.scratch import Scratch, made_types, packed_weights, scratch_of, value_bytes
 
 BOOKKEEPING_BYTES = 500
 BOOKKEEPING_NODE_BYTES = 100
 """What a run keeps beside tensors and scratch: once, and for each node (1.31.1)."""
 
-_STRING_BYTES = 32
+FIRST_TOUCH_BYTES = 1_500_000
+"""Resident beside what is allocated: code and tables that nothing touches before the first run.
+0.8 to 2.5 MB were seen on 1.31.1."""
+
 _RUNS = 4
 
 
@@ -94,13 +96,19 @@ def predict(
     of the recipe; `types` are what the runtime proves of it (`provable.provable_types`; only
     `free_dimensions` of a recipe changes them); `order` replaces the order that the recipe gives.
 
-    Raises UsageError for another provider than the CPU's, or a recipe that lets the runtime
-    optimize; ModelError if the profile has no sizes of a node.
+    Raises UsageError for another provider than the CPU's, a recipe that lets the runtime optimize,
+    or a model with nodes that the runtime expands.
     """
     if recipe.provider != CPU_PROVIDER:
         raise UsageError(f"only {CPU_PROVIDER} is emulated, not {recipe.provider}")
     if recipe.optimization is not OptimizationLevel.NONE:
         raise UsageError("a prediction needs the optimized model and no optimization in the recipe")
+    if profile.expanded:
+        kinds = sorted({model.graph.node[v].op_type for v in profile.expanded})
+        raise UsageError(
+            f"ONNX Runtime expands {', '.join(kinds)}: a prediction needs the model with the parts "
+            "in their place (functions.expand_functions), and its profile"
+        )
     nodes = model.graph.node
     if order is None:
         by_priority = recipe.execution_order is ExecutionOrder.PRIORITY
@@ -108,14 +116,6 @@ def predict(
     plan = plan_allocations(model.graph, order, types, mem_reuse=recipe.mem_reuse)
     run = _Run.of(model, profile, order, plan)
     return _predict(run, recipe)
-
-
-@dataclass(frozen=True)
-class _Scratch:
-    """What a kernel takes while it runs: from the session's allocator, and past it."""
-
-    session_bytes: int
-    other_bytes: int
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ class _Run:
     nbytes: Mapping[str, int]
     taken: tuple[tuple[Buffer, ...], ...]
     released: tuple[tuple[Buffer, ...], ...]
-    scratch: tuple[_Scratch, ...]
+    scratch: tuple[Scratch, ...]
+    loaded: tuple[int, ...]
 
     @classmethod
     def of(
@@ -137,8 +138,8 @@ class _Run:
         order: Sequence[int],
         plan: AllocationPlan,
     ) -> "_Run":
-        types = _made_types(model, profile)
-        nbytes = {b.root: _nbytes(types.get(b.root)) for b in plan.buffers}
+        types = made_types(model, profile)
+        sizes = {b.root: value_bytes(types.get(b.root)) for b in plan.buffers}
         taken: list[list[Buffer]] = [[] for _ in order]
         released: list[list[Buffer]] = [[] for _ in order]
         for buffer in plan.buffers:
@@ -148,10 +149,11 @@ class _Run:
         return cls(
             tuple(order),
             plan.buffers,
-            nbytes,
+            sizes,
             tuple(map(tuple, taken)),
             tuple(map(tuple, released)),
-            tuple(_scratch(model.graph.node[v], profile, v, types) for v in order),
+            tuple(scratch_of(model.graph.node[v], profile.nodes.get(v), types) for v in order),
+            tuple(packed_weights(model)),
         )
 
     def pattern(self) -> MemoryPattern:
@@ -175,7 +177,7 @@ class _Run:
         live = []
         for step, scratch in enumerate(self.scratch):
             held += sum(self.nbytes[b.root] for b in self.taken[step])
-            live.append(held + scratch.session_bytes + scratch.other_bytes)
+            live.append(held + scratch.nbytes)
             held -= sum(self.nbytes[b.root] for b in self.released[step])
         return live
 
@@ -190,7 +192,7 @@ class _Run:
 
 def _predict(run: _Run, recipe: Recipe) -> Prediction:
     pattern = run.pattern() if recipe.mem_pattern else None
-    memory = _ArenaMemory() if recipe.cpu_arena else _PlainMemory()
+    memory = _ArenaMemory(run.loaded) if recipe.cpu_arena else _PlainMemory()
     runs = [_simulate(run, memory, None)]
     runs.extend(_simulate(run, memory, pattern) for _ in range(_RUNS - 1))
     live = run.live()
@@ -235,14 +237,17 @@ class _PlainMemory:
         return self._in_use
 
     def resident_bytes(self) -> int:
-        return self._in_use
+        return self._in_use + FIRST_TOUCH_BYTES
 
 
 class _ArenaMemory:
-    """The CPU's arena: regions stay from run to run."""
+    """The CPU's arena: regions stay from run to run. `loaded` are taken before the first run."""
 
-    def __init__(self) -> None:
+    def __init__(self, loaded: Sequence[int]) -> None:
         self._arena = Arena(CPU_ARENA)
+        for nbytes in loaded:
+            self._arena.allocate(nbytes)
+        self._loaded = self._resident()
         self._before = 0
 
     @property
@@ -262,10 +267,14 @@ class _ArenaMemory:
         self._arena.touch(handle, offset, nbytes)
 
     def heap_bytes(self) -> int:
-        return self._arena.reserved_bytes - self._before
+        added = self._arena.reserved_bytes - self._before
+        return added + added // TABLE_SHARE
 
     def resident_bytes(self) -> int:
-        return self._arena.touched_bytes
+        return self._resident() - self._loaded + FIRST_TOUCH_BYTES
+
+    def _resident(self) -> int:
+        return self._arena.touched_bytes + self._arena.reserved_bytes // TABLE_SHARE
 
 
 def _simulate(
@@ -286,10 +295,11 @@ def _simulate(
                 memory.touch(block, place.offset, run.nbytes[buffer.root])
             else:
                 held[buffer.root] = memory.allocate(run.nbytes[buffer.root])
-        taken = memory.allocate(scratch.session_bytes)
+        pieces = [memory.allocate(nbytes) for nbytes in scratch.pieces_bytes]
         heap = max(heap, memory.heap_bytes() + scratch.other_bytes)
         resident = max(resident, memory.resident_bytes() + scratch.other_bytes)
-        memory.free(taken)
+        for handle in pieces:
+            memory.free(handle)
         for buffer in run.released[step]:
             if buffer.root in held:
                 memory.free(held.pop(buffer.root))
@@ -298,39 +308,3 @@ def _simulate(
     if block is not None:
         memory.free(block)
     return heap, resident
-
-
-def _made_types(model: onnx.ModelProto, profile: RunProfile) -> dict[str, ValueType]:
-    """What the profile tells of values, by name; weights and inputs with declared sizes too."""
-    types = {
-        weight.name: ValueType(_dtype(weight.data_type), tuple(weight.dims))
-        for weight in model.graph.initializer
-    }
-    for v, node in profile.nodes.items():
-        for name, made in zip(model.graph.node[v].output, node.outputs, strict=True):
-            if name and made is not None:
-                types[name] = made
-    return types
-
-
-def _dtype(elem_type: int) -> str:
-    return str(onnx.TensorProto.DataType.Name(elem_type)).lower()
-
-
-def _nbytes(kind: ValueType | None) -> int:
-    """Bytes of a buffer; what is no tensor has none."""
-    if kind is None:
-        return 0
-    sized = SizedType(kind.dtype, kind.shape)
-    return sized.nbytes if sized.has_size else _STRING_BYTES * sized.elements
-
-
-def _scratch(
-    node: onnx.NodeProto, profile: RunProfile, v: int, types: Mapping[str, ValueType]
-) -> _Scratch:
-    total = profile.nodes[v].workspace_bytes if v in profile.nodes else 0
-    read = [types.get(name) for name in node.input if name]
-    known = [kind for kind in read if kind is not None]
-    other = known_workspace_bytes(node.op_type, known) if len(known) == len(read) else 0
-    other = min(other, total)
-    return _Scratch(total - other, other)

@@ -100,7 +100,9 @@ def _all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _ask(model: onnx.ModelProto, base_dir: Path | str, recipe: Recipe) -> Sequence[Mapping[str, Any]]:
+def _ask(
+    model: onnx.ModelProto, base_dir: Path | str, recipe: Recipe
+) -> Sequence[Mapping[str, Any]]:
     with TemporaryDirectory(prefix="onnxremat-") as name:
         folder = Path(name)
         (folder / MODEL).write_bytes(model.SerializeToString())

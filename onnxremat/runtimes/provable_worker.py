@@ -1,4 +1,4 @@
-"""The child that asks ONNX Runtime for shapes: `python -m onnxremat.runtimes.provable_worker FOLDER`.
+"""The child that asks ONNX Runtime for shapes, `python -m ...provable_worker FOLDER`.
 
 Opens the model in FOLDER and writes type and shape of every output. `provable` is the parent.
 """
@@ -31,9 +31,7 @@ def outputs(model: Path, request: dict[str, Any]) -> list[dict[str, Any]]:
     session = ort.InferenceSession(
         model.read_bytes(), options, providers=providers(recipe), enable_fallback=0
     )
-    return [
-        {"name": o.name, "type": o.type, "shape": list(o.shape)} for o in session.get_outputs()
-    ]
+    return [{"name": o.name, "type": o.type, "shape": list(o.shape)} for o in session.get_outputs()]
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from collections.abc import Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
 import onnx
 
@@ -98,7 +99,8 @@ class _Hidden:
 
 def _as_it_is(plan: Plan) -> _Hidden:
     outputs = {value.name for value in plan.model.graph.output}
-    nodes, steps = [], []
+    nodes: list[onnx.NodeProto] = []
+    steps = []
     for index, node in enumerate(plan.model.graph.node):
         if index not in plan.constants.nodes and not _is_view(node, outputs):
             steps.append(len(nodes))
@@ -218,13 +220,8 @@ class _Chain:
             body = self.tied(tied, deepcopy(self.forms))
             place = {index: i for i, index in enumerate(default_order(body.nodes))}
             where = [place[index] for index in body.steps]
-            early = {
-                step
-                for step, (before, own) in zip(
-                    self.hidden.steps[1:], zip(where, where[1:], strict=False), strict=True
-                )
-                if own < before
-            }
+            compared = zip(self.hidden.steps[1:], pairwise(where), strict=True)
+            early = {step for step, (before, own) in compared if own < before}
             if not (early & unlinked) - tied:
                 return self.tied(tied, self.forms)
             tied |= early & unlinked
@@ -278,7 +275,7 @@ class _Chain:
         return spare[0] if spare else None
 
 
-def _is_view(node: onnx.NodeProto, outputs: Collection[str]) -> bool:
+def _is_view(node: onnx.NodeProto, outputs: set[str]) -> bool:
     return (
         node.op_type in _VIEWS
         and node.domain in DEFAULT_DOMAINS

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx
 
 from onnxremat.errors import ModelError
+from onnxremat.importer.nodes import attribute
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
 from onnxremat_rewriters.stock.body import Body, Edges, Plan, write_body
 from onnxremat_rewriters.stock.facts import find_constants
@@ -94,7 +95,8 @@ def planned_graph(model: onnx.ModelProto) -> onnx.GraphProto:
     parts = next(json.loads(e.value) for e in model.metadata_props if e.key == STOCK_KEY)
     if not parts["wrap"]:
         return model.graph
-    return next(a.g for a in model.graph.node[-1].attribute if a.name == "then_branch")
+    branch: onnx.GraphProto = attribute(model.graph.node[-1], "then_branch")
+    return branch
 
 
 def _notes(before: onnx.ModelProto, after: onnx.ModelProto, body: Body) -> Iterator[str]:

@@ -15,6 +15,8 @@ An empty vector *after* a value depends on that value and on nothing else of it:
 Each costs the runtime about half a microsecond.
 """
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -42,7 +44,7 @@ class Forms:
         return self._values.fresh(PREFIX + wanted)
 
     def node(
-        self, op_type: str, inputs: list[str], output: str, **attributes: object
+        self, op_type: str, inputs: list[str], output: str, **attributes: Any
     ) -> onnx.NodeProto:
         """A node with one output, named after it."""
         label = self._labels.fresh(output)

@@ -92,7 +92,7 @@ def _parameters_kept(
 ) -> bool:
     """The parameters that the node has keep place and types, and none was added that it needs."""
     for was, now in zip(old[:present], new[:present], strict=False):
-        if was.option != now.option and now.option != OpSchema.FormalParameterOption.Optional:
+        if now.option not in (was.option, OpSchema.FormalParameterOption.Optional):
             return False
         if not set(was.types) <= set(now.types):
             return False

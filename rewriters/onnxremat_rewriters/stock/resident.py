@@ -69,7 +69,7 @@ def measure_session(
     """Open and run `model` in `repeats` children. Raises ModelError if the runtime refuses it."""
     with TemporaryDirectory(prefix="onnxremat-") as name:
         folder = Path(name)
-        (folder / _MODEL).write_bytes(model.SerializeToString())
+        _write(model, folder / _MODEL)
         external = any(True for _ in external_tensors(model.graph))
         request = {
             "data_folder": str(Path(base_dir).resolve()) if external else None,
@@ -84,6 +84,15 @@ def measure_session(
         round(statistics.median(one.loaded_bytes for one in found)),
         tuple(round(statistics.median(column)) for column in peaks),
     )
+
+
+def _write(model: onnx.ModelProto, path: Path) -> None:
+    try:
+        path.write_bytes(model.SerializeToString())
+    except ValueError as error:
+        raise ModelError(
+            "the model is larger than 2 GB: save it with its weights as external data"
+        ) from error
 
 
 def _in_child(folder: Path) -> SessionMemory:

@@ -29,6 +29,8 @@ from onnxremat_rewriters.stock.forms import Forms
 SMALL_BYTES = 4096
 """Up to this size a tensor is copied into the branch."""
 
+_TEXT_BYTES = 16
+
 _NEEDS_LOCAL = frozenset({"Conv", "ConvTranspose", "FusedConv", "BatchNormalization"})
 """Ops whose fusions look for weights in their own graph only."""
 
@@ -37,7 +39,6 @@ _NEEDS_LOCAL = frozenset({"Conv", "ConvTranspose", "FusedConv", "BatchNormalizat
 class LocalWeights:
     """What a branch gets in front of its nodes, and what is read instead of what."""
 
-    initializers: tuple[onnx.TensorProto, ...]
     nodes: tuple[onnx.NodeProto, ...]
     names: Mapping[str, str]
 
@@ -53,27 +54,22 @@ def localized(
     convolved = {
         name for node in nodes if node.op_type in _NEEDS_LOCAL for name in node.input if name
     }
-    initializers: list[onnx.TensorProto] = []
     added: list[onnx.NodeProto] = []
     names: dict[str, str] = {}
     for tensor in stored:
         if tensor.name not in read:
             continue
         if _is_small(tensor):
-            local = onnx.TensorProto()
-            local.CopyFrom(tensor)
-            local.name = names[tensor.name] = forms.fresh(f"small__{tensor.name}")
-            initializers.append(local)
+            names[tensor.name] = forms.fresh(f"small__{tensor.name}")
+            added.append(forms.node("Constant", [], names[tensor.name], value=tensor))
         elif tensor.name in convolved:
-            shape = np.array(tensor.dims, np.int64)
-            sizes, name = (
-                forms.fresh(f"sizes__{tensor.name}"),
-                forms.fresh(f"weight__{tensor.name}"),
-            )
-            initializers.append(numpy_helper.from_array(shape, sizes))
+            sizes = forms.fresh(f"sizes__{tensor.name}")
+            name = forms.fresh(f"weight__{tensor.name}")
+            shape = numpy_helper.from_array(np.array(tensor.dims, np.int64))
+            added.append(forms.node("Constant", [], sizes, value=shape))
             added.append(forms.node("Reshape", [tensor.name, sizes], name))
             names[tensor.name] = name
-    return LocalWeights(tuple(initializers), tuple(added), names)
+    return LocalWeights(tuple(added), names)
 
 
 def big_constants(nodes: Collection[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -90,5 +86,5 @@ def _is_small(tensor: onnx.TensorProto) -> bool:
         return False
     kind = tensor_type(tensor)
     if not kind.has_size:  # text
-        return prod(tensor.dims) * 16 <= SMALL_BYTES
+        return prod(kind.shape) * _TEXT_BYTES <= SMALL_BYTES
     return kind.nbytes <= SMALL_BYTES

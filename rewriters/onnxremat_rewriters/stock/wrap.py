@@ -53,7 +53,7 @@ def wrapped(
         reader = forms.node("SequenceLength", [sequence.output[0]], forms.fresh("captured"))
         inside.append(reader)
     declared = [_declared(inner[name], name, types) for name in outputs]
-    planned = helper.make_graph(inside, "planned", [], declared, list(local.initializers))
+    planned = helper.make_graph(inside, "planned", [], declared)
     never = _other_branch(outputs, types, forms)
     length, zero, empty = forms.fresh("outer_length"), forms.fresh("zero"), forms.fresh("is_empty")
     branch = forms.node(
