@@ -19,6 +19,12 @@ def note(state: State, b: int) -> None:
 
 
 @kernel
+def journal_has_room(state: State) -> bool:
+    """Whether two blocks can be placed, or any number lifted after one is placed."""
+    return bool(state.total[at.JOURNAL] + 2 * state.block.shape[1] < len(state.journal))
+
+
+@kernel
 def undo(state: State, mark: int) -> None:
     """Take back all changes since the journal had `mark` entries."""
     for i in range(state.total[at.JOURNAL] - 1, mark - 1, -1):
@@ -183,6 +189,8 @@ def settle(state: State, count: int) -> int:
         if free:
             put(state, b)
             verdict = FREE
+            if not journal_has_room(state):
+                return FREE
         if is_choice and verdict == QUIET:
             for s in range(state.block[at.FIRST, b], state.block[at.STOP, b]):
                 if section[at.LOW_1, s] == low:

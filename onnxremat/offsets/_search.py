@@ -26,7 +26,17 @@ import numpy as np
 from onnxremat.offsets import _layout as at
 from onnxremat.offsets._jit import entry, kernel
 from onnxremat.offsets._layout import State
-from onnxremat.offsets._propagate import DOMINATED, QUIET, fits, gather, lift, put, settle, undo
+from onnxremat.offsets._propagate import (
+    DOMINATED,
+    QUIET,
+    fits,
+    gather,
+    journal_has_room,
+    lift,
+    put,
+    settle,
+    undo,
+)
 
 
 @kernel
@@ -148,12 +158,11 @@ def _answer(state: State, yes: int) -> None:
 @kernel
 def _has_room(state: State) -> bool:
     """Whether the stacks can take whatever one node adds."""
-    n = state.block.shape[1]
-    sections = state.section.shape[1]
+    listed = state.total[at.OPTIONS] + state.block.shape[1] + 2 * state.section.shape[1]
     return bool(
         state.total[at.DEPTH] < len(state.frame)
-        and state.total[at.JOURNAL] + 2 * n < len(state.journal)
-        and state.total[at.OPTIONS] + n + 2 * sections < len(state.option)
+        and listed < len(state.option)
+        and journal_has_room(state)
     )
 
 
