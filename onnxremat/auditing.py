@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxremat.bounds import peak_bound
+from onnxremat.errors import ModelError
 from onnxremat.graph import Graph, TensorKind
 from onnxremat.memory import MemoryRules, live_at, profile
 from onnxremat.plan import Limits, Problem
@@ -91,6 +92,8 @@ def audit(
     options = options or Options()
     subject = prepare(model, options, progress)
     feed, graph = subject.feed, subject.imported.graph
+    if not graph.ops:
+        raise ModelError("the model computes nothing at run time: there is nothing to audit")
     progress("measuring memory")
     original = measure_activation(feed.source(), feed.inputs, feed.recipe).peak_bytes
     released = original

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from onnxremat.bounds import PeakBound, peak_bound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
-from onnxremat.graph import Graph
 from onnxremat.plan import Limits, Plan, Planner, Problem
 from onnxremat.units import format_bytes
 
@@ -49,7 +48,7 @@ def plan_within(
     bound = peak_bound(problem.graph, problem.rules)
     if bound.nbytes > limit:
         plan = planner(problem, limits)
-        raise InfeasibleError(_infeasible(problem.graph, limit, bound, plan, rewriters))
+        raise InfeasibleError(_infeasible(limit, bound, plan, rewriters))
     target = max(bound.nbytes, limit - max(0, error_bytes))
     smallest_bytes = None
     for _ in range(MAX_ROUNDS):
@@ -69,10 +68,9 @@ def plan_within(
     )
 
 
-def _infeasible(graph: Graph, limit: int, bound: PeakBound, plan: Plan, rewriters: str) -> str:
-    setter = bound.reason if bound.op is None else f"op {graph.ops[bound.op].name}, {bound.reason}"
+def _infeasible(limit: int, bound: PeakBound, plan: Plan, rewriters: str) -> str:
     return (
         f"a peak of {format_bytes(limit)} is impossible with {rewriters}: no schedule goes below "
-        f"{format_bytes(bound.nbytes)} ({setter}); the smallest peak found is "
+        f"{format_bytes(bound.nbytes)} ({bound.reason}); the smallest peak found is "
         f"{format_bytes(plan.peak_bytes)}"
     )

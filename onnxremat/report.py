@@ -119,10 +119,7 @@ def audit_text(result: Audit) -> str:
     rows.append(("at step", f"{peak.step + 1} of {peak.steps}: {peak.op} ({peak.op_type})"))
     if peak.workspace_bytes:
         rows.append(("workspace there", format_bytes(peak.workspace_bytes)))
-    setter = "" if result.floor.op is None else f" (op {result.floor.op})"
-    rows.append(
-        ("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}{setter}")
-    )
+    rows.append(("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"))
     rows.append(("reordering alone", f"{format_bytes(result.reordered_peak_bytes)} or less"))
     if result.limit_bytes is not None:
         rows.append(

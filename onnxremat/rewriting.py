@@ -14,7 +14,7 @@ from tempfile import NamedTemporaryFile
 import onnx
 
 from onnxremat.auditing import Floor, Peak, find_floor, find_peak
-from onnxremat.errors import UsageError
+from onnxremat.errors import ModelError, UsageError
 from onnxremat.importer import ImportedModel
 from onnxremat.importer.load import external_location, external_tensors
 from onnxremat.plan import Limits, Plan, Problem, Progress
@@ -22,6 +22,7 @@ from onnxremat.planners import PLANNERS
 from onnxremat.planning import plan_within
 from onnxremat.prepare import Options, ProgressReport, Subject, prepare, prepare_planner, silent
 from onnxremat.runtimes.measure import HeapMeasurement, in_memory, measure_activation
+from onnxremat.runtimes.order import is_constant, priority_order
 from onnxremat.runtimes.record import PlanRecord, attach_record
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import given_order, with_eager_ops
@@ -109,6 +110,8 @@ def _plan_and_verify(
     stop: Callable[[], bool] | None,
 ) -> RewriteResult:
     feed, graph = subject.feed, subject.imported.graph
+    if not graph.ops:
+        raise ModelError("the model computes nothing at run time: there is nothing to plan")
     progress("measuring the original")
     original = measure_activation(feed.source(), feed.inputs, feed.recipe)
     released = original
@@ -176,12 +179,18 @@ def _plan_and_verify(
 
 
 def write_plan(imported: ImportedModel, plan: Plan) -> Rewritten:
-    """The model of a plan, released: copies leave outputs unread that their originals' readers
-    read."""
+    """The model of a plan: released, for copies leave outputs unread that their originals' readers
+    read; and its nodes where the runtime executes them, for it starts Shape and Size at once."""
     rewritten = apply_schedule(imported, with_eager_ops(imported.graph, plan.schedule))
     released = release(rewritten.model)
-    origin = tuple(None if i is None else rewritten.origin[i] for i in released.origin)
-    return Rewritten(released.model, origin, rewritten.recomputed)
+    origin = [None if i is None else rewritten.origin[i] for i in released.origin]
+    model = released.model
+    nodes = list(model.graph.node)
+    constant = [i for i, node in enumerate(nodes) if is_constant(node)]
+    order = [*constant, *priority_order(nodes)]
+    model.graph.ClearField("node")
+    model.graph.node.extend(nodes[i] for i in order)
+    return Rewritten(model, tuple(origin[i] for i in order), rewritten.recomputed)
 
 
 def _limits(

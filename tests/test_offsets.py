@@ -217,6 +217,26 @@ def test_bad_blocks_and_options_are_refused() -> None:
         place([], alignment_bytes=0)
 
 
+def test_a_search_that_runs_out_of_room_gives_up_within_its_arrays() -> None:
+    from onnxremat.offsets import _layout as at
+    from onnxremat.offsets._problem import as_problem
+    from onnxremat.offsets._search import restart, search
+
+    problem = as_problem(packed_blocks(4096, 400, 100, random.Random(3)), 1)
+    whole = at.new_state(problem.first, problem.stop, problem.size, problem.sections)
+    n = len(problem.size)
+    rooms = {"journal": 3 * n, "option": n + 2 * problem.sections + 20, "frame": 20}
+    for part, room in rooms.items():
+        array = getattr(whole, part)
+        # A view of the beginning: what is written behind it would be seen.
+        small = whole._replace(**{part: array[:room]})
+        array[:] = 0
+        restart(small)
+        assert search(small, problem.peak, at.BY_CHOICES, 10**6, 10**9) == at.GAVE_UP
+        assert array[:room].any()
+        assert not array[room:].any()
+
+
 PAIR = (Block(10, 0, 2), Block(10, 1, 3), Block(4, 2, 3))
 GOOD = Placement((0, 16, 0), 32, 32, "by hand", 16)
 

@@ -13,6 +13,7 @@ from onnxremat.prepare import Options
 from onnxremat.rewriting import default_output, rewrite
 from onnxremat.runtimes.record import METADATA_KEY, read_record
 from onnxremat.units import parse_limit
+from onnxremat_rewriters.recompute import MARK
 
 QUICK = Options(time_limit=3, threads=1)
 
@@ -136,3 +137,79 @@ def test_a_limit_that_is_met_already_changes_nothing_but_the_record(tmp_path: Pa
 def test_names_of_outputs_follow_from_the_limit() -> None:
     for limit, name in (("4MB", "m.4mb.onnx"), ("60%", "m.60pct.onnx"), ("min", "m.min.onnx")):
         assert default_output(Path("a/m.onnx"), parse_limit(limit)) == Path("a") / name
+
+
+def saved(
+    path: Path, nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], opset: int = 21
+) -> Path:
+    """A model from x to y, both [1, 8, 16, 16]."""
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8, 16, 16]) for n in "xy"]
+    stored = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    onnx.save(model, path)
+    return path
+
+
+def test_a_rewritten_file_can_be_rewritten_again(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"
+    rewrite(diamond(tmp_path / "m.onnx"), "95%", QUICK, output=first)
+    result = rewrite(first, "min", QUICK, output=second)
+    assert result.verification is not None
+    assert result.verification.identical
+    onnx.checker.check_model(second, full_check=True)
+    marks = [a.i for n in result.model.graph.node for a in n.attribute if a.name == MARK]
+    assert len(marks) == len(set(marks))
+
+
+def test_shapes_of_a_value_and_of_its_view_run_in_file_order(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Exp", ["x"], ["e"], "exp"),
+        helper.make_node("Unsqueeze", ["e", "axis"], ["u"], "view"),
+        helper.make_node("Shape", ["u"], ["su"], "shape_of_view"),
+        helper.make_node("Shape", ["e"], ["se"], "shape"),
+        helper.make_node("Neg", ["e"], ["n"], "neg"),
+        helper.make_node("Reshape", ["n", "su"], ["nu"], "to_view"),
+        helper.make_node("Reshape", ["nu", "se"], ["nn"], "back"),
+        helper.make_node("Add", ["nn", "e"], ["y"], "add"),
+    ]
+    path = saved(tmp_path / "m.onnx", nodes, {"axis": np.array([0])})
+    result = rewrite(path, "1GB", QUICK)
+    assert result.verification is not None
+    assert result.verification.order_as_planned
+
+
+def test_nodes_that_the_runtime_expands_are_planned_expanded(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Exp", ["x"], ["e"], "exp"),
+        helper.make_node("GroupNormalization", ["e", "scale", "bias"], ["n"], "norm", num_groups=2),
+        helper.make_node("HardSwish", ["n"], ["h"], "swish"),
+        helper.make_node("Add", ["h", "e"], ["y"], "add"),
+    ]
+    weights = {"scale": np.ones(8, "f"), "bias": np.zeros(8, "f")}
+    result = rewrite(saved(tmp_path / "m.onnx", nodes, weights), "1GB", QUICK)
+    assert result.verification is not None
+    assert result.verification.identical
+    assert result.verification.order_as_planned
+    assert "GroupNormalization" not in {n.op_type for n in result.model.graph.node}
+
+
+def test_quantized_values_with_several_readers(tmp_path: Path) -> None:
+    """ONNX Runtime duplicates a DequantizeLinear for each of its readers, at any level."""
+    scale = {"s": np.array(0.1, "f"), "z": np.array(0, np.uint8)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "quantize"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "dequantize"),
+        helper.make_node("Exp", ["d"], ["e"], "exp"),
+        helper.make_node("Neg", ["d"], ["n"], "neg"),
+        helper.make_node("Add", ["e", "n"], ["y"], "add"),
+    ]
+    result = rewrite(saved(tmp_path / "m.onnx", nodes, scale), "1GB", QUICK)
+    assert result.verification is not None
+    assert result.verification.identical
+
+
+def test_a_model_that_computes_nothing_is_named(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m.onnx", [], {"y": np.zeros((1, 8, 16, 16), "f")})
+    with pytest.raises(onnxremat.ModelError, match="computes nothing"):
+        rewrite(path, "1GB", QUICK)

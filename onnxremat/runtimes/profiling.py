@@ -192,8 +192,9 @@ def read_profile(
     foreign: dict[str, str] = {}
     for event in kernels:
         name = event["name"].removesuffix(_KERNEL)
-        if name.startswith(_TOP):
-            by_node.setdefault(int(name.removeprefix(_TOP)), []).append(event)
+        index = _top_index(name)
+        if index is not None:
+            by_node.setdefault(index, []).append(event)
         elif not name.startswith(_INNER):
             foreign.setdefault(name, event["args"].get("op_name", name))
     scratch = _scratch_bytes(stats)
@@ -208,14 +209,22 @@ def read_profile(
     return RunProfile(tuple(by_node), nodes, silent, tuple(foreign.values()))
 
 
+def _top_index(name: str) -> int | None:
+    """The top-level node of a name; None for others, also for copies that the runtime makes of a
+    node (`.../duplicated` for a DequantizeLinear with several readers)."""
+    found = re.fullmatch(rf"{_TOP}(\d+)", name)
+    return int(found[1]) if found else None
+
+
 def _scratch_bytes(stats: str) -> dict[int, int]:
     """Scratch of each top-level node, by index. The runtime adds `_NUMBER` to every name."""
     rows = csv.DictReader(stats.splitlines())
     scratch = {}
     for row in rows:
         name = row["#name"].rpartition("_")[0]
-        if name.startswith(_TOP):
-            scratch[int(name.removeprefix(_TOP))] = int(row["total_temp_allocations"] or 0)
+        index = _top_index(name)
+        if index is not None:
+            scratch[index] = int(row["total_temp_allocations"] or 0)
     return scratch
 
 

@@ -55,6 +55,18 @@ def apply_schedule(imported: ImportedModel, schedule: Schedule) -> Rewritten:
     return writer.finish()
 
 
+def mark_of(node: onnx.NodeProto) -> int:
+    """The number a copy is marked with, 0 for a node that is none."""
+    return next((attribute.i for attribute in node.attribute if attribute.name == MARK), 0)
+
+
+def set_mark(node: onnx.NodeProto, number: int) -> None:
+    """Mark a node, in place, instead of the mark it may have had."""
+    kept = [attribute for attribute in node.attribute if attribute.name != MARK]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(MARK, number)])
+
+
 class _Writer:
     """The nodes written so far, and for each value the name of its most recent instance."""
 
@@ -72,6 +84,7 @@ class _Writer:
         self._nodes: list[onnx.NodeProto] = []
         self._origin: list[int] = []
         self._copies = 0
+        self._marks = max((mark_of(node) for node in self._source.node), default=0)
         for index in imported.constant_nodes:
             self._append(index, self._copy(index))
 
@@ -85,7 +98,7 @@ class _Writer:
         if run > 0:
             self._copies += 1
             node.name = self._labels.fresh(f"{self._imported.graph.ops[v].name}__recompute{run}")
-            node.attribute.append(helper.make_attribute(MARK, self._copies))
+            set_mark(node, self._marks + self._copies)
         for i, name in enumerate(self._source.node[index].output):
             if name:
                 node.output[i] = self._instance_name(name, run, last=run == self._runs[v] - 1)
