@@ -104,25 +104,23 @@ def _choose_section(state: State, start: int, stop: int, arena: int, rule: int) 
 
 
 @kernel
-def _has_twin(state: State, b: int, begin: int, end: int) -> bool:
-    for j in range(begin, end):
+def _has_twin(state: State, options: int, i: int) -> bool:
+    """Whether an option before option i has its lifetime and size: to try one is enough."""
+    block = state.block
+    b = state.option[options + i]
+    for j in range(options, options + i):
         c = state.option[j]
-        same_size = state.block[at.SIZE, b] == state.block[at.SIZE, c]
-        if (
-            same_size
-            and state.block[at.FIRST, b] == state.block[at.FIRST, c]
-            and state.block[at.STOP, b] == state.block[at.STOP, c]
-        ):
+        same_lifetime = block[at.FIRST, b] == block[at.FIRST, c] and (
+            block[at.STOP, b] == block[at.STOP, c]
+        )
+        if same_lifetime and block[at.SIZE, b] == block[at.SIZE, c]:
             return True
     return False
 
 
 @kernel
 def _list_choices(state: State, count: int, s: int) -> int:
-    """Write the blocks that can lie lowest in section s to the options, by priority; how many.
-
-    Of several with the same lifetime and size one is enough: exchanged they are the same.
-    """
+    """Write the blocks that can lie lowest in section s to the options, by priority; how many."""
     options = state.total[at.OPTIONS]
     choices = 0
     for k in range(count):
@@ -130,8 +128,6 @@ def _list_choices(state: State, count: int, s: int) -> int:
         if not state.block[at.FIRST, b] <= s < state.block[at.STOP, b]:
             continue
         if state.block[at.LOW, b] != state.section[at.LOW_1, s]:
-            continue
-        if _has_twin(state, b, options, options + choices):
             continue
         j = options + choices
         while j > options and state.block[at.RANK, state.option[j - 1]] < state.block[at.RANK, b]:
@@ -208,6 +204,9 @@ def _take(state: State, f: int) -> None:
     frame = state.frame
     i = frame[f, at.NEXT]
     options = frame[f, at.OPTIONS_FROM]
+    if frame[f, at.KIND] == at.ANY_OF:
+        while i < frame[f, at.COUNT] and _has_twin(state, options, i):
+            i += 1
     frame[f, at.NEXT] = i + 1
     if frame[f, at.KIND] == at.ALL_OF:
         _visit_next(state, state.option[options + 2 * i], state.option[options + 2 * i + 1])
