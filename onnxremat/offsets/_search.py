@@ -204,13 +204,13 @@ def _take(state: State, f: int) -> None:
     frame = state.frame
     i = frame[f, at.NEXT]
     options = frame[f, at.OPTIONS_FROM]
-    if frame[f, at.KIND] == at.ANY_OF:
-        while i < frame[f, at.COUNT] and _has_twin(state, options, i):
-            i += 1
-    frame[f, at.NEXT] = i + 1
     if frame[f, at.KIND] == at.ALL_OF:
+        frame[f, at.NEXT] = i + 1
         _visit_next(state, state.option[options + 2 * i], state.option[options + 2 * i + 1])
         return
+    while i < frame[f, at.COUNT] and _has_twin(state, options, i):
+        i += 1
+    frame[f, at.NEXT] = i + 1
     if i < frame[f, at.COUNT]:
         put(state, state.option[options + i])
     else:

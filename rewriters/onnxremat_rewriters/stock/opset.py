@@ -5,7 +5,7 @@ compared is the schema: the parameters it had keep their place, type and default
 added is optional. An op that was given another form (Clip, Pad, Slice, TopK, ...) is refused.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import onnx
 from onnx.defs import OpSchema
@@ -39,8 +39,11 @@ def with_sequences(model: onnx.ModelProto) -> onnx.ModelProto:
             f"the model uses operator set {version}: stock needs {OLDEST} or later "
             f"(onnx.version_converter can raise it)"
         )
-    for node in _all_nodes(model.graph.node):
-        if node.domain in DEFAULT_DOMAINS and not _same_meaning(node, version):
+    nodes = list(_all_nodes(model.graph))
+    read = {name for node in nodes for name in node.input}
+    read |= {value.name for graph in _all_graphs(model.graph) for value in graph.output}
+    for node in nodes:
+        if node.domain in DEFAULT_DOMAINS and not _same_meaning(node, version, read):
             raise ModelError(
                 f"the model uses operator set {version}, and {node.op_type} has another form in "
                 f"{SEQUENCES}, which stock needs: raise it first (onnx.version_converter)"
@@ -51,15 +54,23 @@ def with_sequences(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _all_nodes(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
+def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
         for body in subgraphs(node):
-            yield from _all_nodes(body.node)
+            yield from _all_graphs(body)
 
 
-def _same_meaning(node: onnx.NodeProto, version: int) -> bool:
-    """Whether the node says in set 11 what it says in set `version`."""
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for part in _all_graphs(graph):
+        yield from part.node
+
+
+def _same_meaning(node: onnx.NodeProto, version: int, read: Collection[str]) -> bool:
+    """Whether the node says in set 11 what it says in set `version`.
+
+    An output that nobody reads says nothing (the mask of a Dropout has another type).
+    """
     if not onnx.defs.has(node.op_type, version, ""):
         return True  # an op of the runtime's own in the standard domain
     old = onnx.defs.get_schema(node.op_type, version, "")
@@ -68,11 +79,12 @@ def _same_meaning(node: onnx.NodeProto, version: int) -> bool:
     new = onnx.defs.get_schema(node.op_type, SEQUENCES, "")
     if old.since_version == new.since_version:
         return True
+    outputs = max((i for i, name in enumerate(node.output, 1) if name in read), default=0)
     return (
         not new.deprecated
         and _attributes_kept(old, new)
         and _parameters_kept(old.inputs, new.inputs, len(node.input))
-        and _parameters_kept(old.outputs, new.outputs, len(node.output))
+        and _parameters_kept(old.outputs, new.outputs, outputs)
     )
 
 
