@@ -13,8 +13,8 @@ recomputed; for training graphs also the stock rewrite of a plan (PLANNERS["auto
 limit is a percentage of the original's activation peak under the recipe.
 
 A line must hold: steady memory not above the original's (for a plan the first run neither, within
-0.5 MB of noise), outputs the original's bit for bit, time within 10%; a plan saves at least 45% of the
-steady memory. One that does not ends with FAILED, and so does the command.
+0.5 MB of noise), outputs the original's bit for bit, time within 10%; a plan saves at least 45% of
+the steady memory. One that does not ends with FAILED, and so does the command.
 """
 
 import argparse

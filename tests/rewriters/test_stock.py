@@ -309,6 +309,14 @@ def test_what_was_rewritten_is_refused() -> None:
         stock_rewrite(made.model, ".", {})
 
 
+@pytest.mark.parametrize("opset", [9, 10])
+def test_an_output_that_nobody_reads_may_have_another_form(opset: int) -> None:
+    """The mask of a Dropout: other operator sets give it another type."""
+    nodes = [node("Dropout", ["x"], "d mask"), node("Exp", ["d"], "y")]
+    model = model_of(nodes, [value("y")], opset=opset)
+    assert_same(model, stock(model))
+
+
 @pytest.mark.parametrize(("opset", "op", "message"), [(9, "Clip", "Clip has another form"), (8, "Relu", "9 or later")])  # fmt: skip
 def test_operator_sets_that_cannot_be_raised_are_refused(opset: int, op: str, message: str) -> None:
     model = model_of([node(op, ["x"], "y")], [value("y")], opset=opset)
