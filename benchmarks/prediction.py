@@ -23,14 +23,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 
 from onnxremat.errors import OnnxrematError
 from onnxremat.prepare import Feed, Options, prepare_feed
 from onnxremat.runtimes.functions import expand_functions
+from onnxremat.runtimes.library import RUNTIME_VERSION, ort
 from onnxremat.runtimes.measure import in_memory, measure_activation, measure_resident
 from onnxremat.runtimes.order import default_order, priority_order
 from onnxremat.runtimes.predict import Prediction, predict
@@ -114,7 +115,8 @@ def subject(path: Path, scratch: Path) -> Subject:
     inputs = None
     if name in SHAPES:
         inputs = scratch / f"{name}.npz"
-        np.savez(inputs, **{k: _array(k, shape) for k, shape in SHAPES[name].items()})
+        made: dict[str, Any] = {k: _array(k, shape) for k, shape in SHAPES[name].items()}
+        np.savez(inputs, **made)
     feed = prepare_feed(path, Options(dims=dict(DIMS.get(name, {})), inputs=inputs))
     model = feed.loaded.model
     profile = profile_run(model, feed.loaded.base_dir, feed.inputs, feed.recipe)
@@ -157,7 +159,7 @@ def _executed_here(model: onnx.ModelProto, order: ExecutionOrder, folder: Path) 
     options = session_options(recipe)
     options.enable_profiling = True
     options.profile_file_prefix = os.fspath(folder / "profile")
-    session = onnxruntime.InferenceSession(
+    session = ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     feeds = {"x": np.ones(2, np.float32), "c": np.array(True)}
@@ -276,7 +278,7 @@ def main() -> None:
     parser.add_argument("--graphs", type=int, default=300)
     arguments = parser.parse_args()
     text = [
-        f"Made at commit {commit()}, ONNX Runtime {onnxruntime.__version__}, {os.cpu_count()} "
+        f"Made at commit {commit()}, ONNX Runtime {RUNTIME_VERSION}, {os.cpu_count()} "
         "cores, by `python -m benchmarks.prediction`.",
         "MB are 10^6 bytes. *recipe heap*: worst of three runs under the recipe. *pattern heap*: "
         "second run, reuse and memory pattern on, arena off. *stock first*, *stock later*: "
