@@ -32,11 +32,10 @@ from enum import StrEnum
 
 import onnx
 
+from onnxremat.importer.nodes import op_key
 from onnxremat.runtimes.order import is_constant, node_reads
 from onnxremat.runtimes.provable import ProvableType, same_size
 from onnxremat.runtimes.rules import INPLACE, VIEW_OPS
-
-_DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 class AllocationKind(StrEnum):
@@ -183,11 +182,10 @@ class _Planner:
         self._values[name] = ValuePlan(kind, name)
 
     def _input_to_reuse(self, node: onnx.NodeProto, position: int, name: str) -> _Group | None:
-        if node.domain not in _DOMAINS:
-            return None
-        if node.op_type in VIEW_OPS and position == 0 and node.input and node.input[0]:
+        op = op_key(node)
+        if op in VIEW_OPS and position == 0 and node.input and node.input[0]:
             return self._groups.get(node.input[0])
-        for source, target in INPLACE.get(node.op_type, ()):
+        for source, target in INPLACE.get(op, ()):
             if target != position or source >= len(node.input) or not node.input[source]:
                 continue
             read = node.input[source]

@@ -35,16 +35,18 @@ def isolate(
     inputs: Mapping[str, Array],
     recipe: Recipe,
     nodes: Sequence[int],
+    measured: Mapping[str, ValueType] | None = None,
 ) -> dict[int, IsolatedNode]:
     """What `nodes` (indices into `model.graph.node`) do when each runs alone on its values.
 
     Left out are nodes that the runtime refuses alone, and all of them where memray does not
     exist. The values that the nodes read are held at once, so ask about few nodes of a large
-    model; a node costs about 0.2 s. Raises ModelError if the runtime refuses the model.
+    model; a node costs about 0.2 s. `measured` are types of values by name: they are asked where
+    neither file nor inference tells. Raises ModelError if the runtime refuses the model.
     """
     if not nodes:
         return {}
-    types = value_types(model)
+    types = {**_type_protos(measured or {}), **value_types(model)}
     alone = [single_node_model(model, v, types) for v in nodes]
     read = {value.name for part in alone for value in part.graph.input}
     models = (with_outputs(model, read), *alone)
@@ -63,6 +65,16 @@ def value_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     """The type of every value that is declared or that shape inference can tell."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     return {v.name: v.type for v in (*graph.value_info, *graph.input, *graph.output)}
+
+
+def _type_protos(types: Mapping[str, ValueType]) -> dict[str, onnx.TypeProto]:
+    """Element types as a file states them; names that ONNX does not have are left out."""
+    known = onnx.TensorProto.DataType
+    return {
+        name: onnx.helper.make_tensor_type_proto(known.Value(kind.dtype.upper()), None)
+        for name, kind in types.items()
+        if kind.dtype.upper() in known.keys()  # noqa: SIM118 (a protobuf enum is no dict)
+    }
 
 
 def single_node_model(

@@ -93,7 +93,13 @@ def profile_run(
     seen = read_profile(model, events, stats)
     asked = [v for v in seen.order if _needs_isolation(model.graph.node[v])]
     twin = _twins(model, seen, [*asked, *seen.expanded])
-    alone = isolate(model, base_dir, inputs, recipe, sorted(set(twin.values())))
+    made = {
+        name: kind
+        for v, node in seen.nodes.items()
+        for name, kind in zip(model.graph.node[v].output, node.outputs, strict=True)
+        if name and kind is not None
+    }
+    alone = isolate(model, base_dir, inputs, recipe, sorted(set(twin.values())), made)
     found = {v: alone[twin[v]] for v in twin if twin[v] in alone}
     return _with_isolated(model, seen, found, asked)
 
@@ -207,6 +213,15 @@ def read_profile(
         v for v, node in enumerate(model.graph.node) if v not in nodes and not is_constant(node)
     )
     return RunProfile(tuple(by_node), nodes, silent, tuple(foreign.values()))
+
+
+def executed_inner_nodes(events: Sequence[Mapping[str, Any]], index: int) -> list[int]:
+    """Nodes in the bodies of top-level node `index` of a named copy, as they ran, repetitions
+    included. Numbers are those of `inner_nodes`."""
+    pattern = re.compile(rf"{_INNER}{index}_(\d+){_KERNEL}")
+    found = ((event["ts"], pattern.fullmatch(event["name"])) for event in events)
+    ran = sorted((ts, int(match[1])) for ts, match in found if match)
+    return [number for _, number in ran]
 
 
 def _top_index(name: str) -> int | None:

@@ -48,9 +48,14 @@ _UNARY = (
 )
 
 INPLACE: Mapping[str, tuple[tuple[int, int], ...]] = MappingProxyType(
-    {**dict.fromkeys(_UNARY, _FIRST), "FusedConv": ((3, 0),)}
+    {
+        **dict.fromkeys(_UNARY, _FIRST),
+        "FusedConv": ((3, 0),),
+        "com.microsoft.nchwc::Conv": ((3, 0),),
+    }
 )
-"""(input, output) positions that share a buffer when the input dies there, by op type.
+"""(input, output) positions that share a buffer when the input dies there, by op (`op_key`). The
+two convolutions add their output to their fourth input.
 
 Cast does so between any two types of the same width, which MemoryRules leaves out: they then
 predict more than is taken. Softmax and LogSoftmax of doubles do not, and no op does where the

@@ -61,7 +61,7 @@ class Runner:
             if profile_prefix is not None:
                 options.enable_profiling = True
                 options.profile_file_prefix = profile_prefix
-            self.session = _open(model, recipe, options)
+            self.session = runtime_session(model, recipe, options)
             self.feeds = self._feeds(inputs)
             self.binding = self._bind()
             self.release()
@@ -138,7 +138,8 @@ class Runner:
             return {a.name: _to_numpy(value) for a, value in zip(arguments, made, strict=True)}
 
 
-def _open(model: Mapping[str, Any], recipe: Recipe, options: Any) -> Any:
+def runtime_session(model: Mapping[str, Any], recipe: Recipe, options: Any) -> Any:
+    """The runtime's session of a model of a request. Raises what the runtime raises."""
     content: Any = model["path"]
     if model["data_folder"] is not None:
         options.add_session_config_entry(DATA_FOLDER, model["data_folder"])

@@ -18,6 +18,7 @@ from onnxremat.runtimes.runner import RuntimeRefusal
 ACTIONS: dict[str, Callable[[actions.Request], dict[str, Any]]] = {
     "outputs": actions.outputs,
     "profile": actions.profile,
+    "optimize": actions.optimize,
     "heap": actions.heap,
     "resident": actions.resident,
     "times": actions.times,

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from onnxremat.runtimes import resident as memory
-from onnxremat.runtimes.recipe import Recipe
-from onnxremat.runtimes.runner import Runner, RuntimeRefusal
+from onnxremat.runtimes.recipe import Recipe, session_options
+from onnxremat.runtimes.runner import Runner, RuntimeRefusal, refusals, runtime_session
 from onnxremat.runtimes.wire import Array, read_arrays, write_arrays
 
 STATS_FILE = "workspace.csv"
 STATS_CONFIG = "session.collect_node_memory_stats_to_file"
 PROFILE_PREFIX = "profile"
+OPTIMIZED_FILE, WEIGHTS_FILE = "optimized.onnx", "optimized.weights"
+_WEIGHTS_CONFIG = "session.optimized_model_external_initializers_"
+_SMALLEST_EXTERNAL_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,23 @@ def profile(request: Request) -> dict[str, Any]:
     profile_file = runner.session.end_profiling()
     del runner  # the statistics are written when the session ends
     return {"profile": Path(profile_file).name, "stats": STATS_FILE}
+
+
+def optimize(request: Request) -> dict[str, Any]:
+    """Open model 0 and let ONNX Runtime write what its optimizations made of it.
+
+    Weights from 1 KB on go to a file of their own, so that there is no limit of 2 GB here.
+    """
+    with refusals(0):
+        options = session_options(request.recipes[0])
+        options.optimized_model_filepath = str(request.folder / OPTIMIZED_FILE)
+        for key, value in (
+            ("file_name", WEIGHTS_FILE),
+            ("min_size_in_bytes", str(_SMALLEST_EXTERNAL_BYTES)),
+        ):
+            options.add_session_config_entry(_WEIGHTS_CONFIG + key, value)
+        runtime_session(request.models[0], request.recipes[0], options)
+    return {"optimized": OPTIMIZED_FILE, "weights": WEIGHTS_FILE}
 
 
 def heap(request: Request) -> dict[str, Any]:

@@ -139,6 +139,8 @@ STATISTICS_EXACT = frozenset(
         "ReduceSum",
         "ReduceSumSquare",
         "Relu",
+        "ReorderInput",
+        "ReorderOutput",
         "Reshape",
         "ReverseSequence",
         "Round",

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxremat.runtimes.library import ort
+from onnxremat.runtimes.library import RUNTIME_ERRORS, ort
+from onnxremat.runtimes.optimize import LAYOUT_DOMAIN as BLOCKED
 from onnxremat.runtimes.recipe import RECIPE, Recipe, providers, session_options
 from onnxremat.runtimes.rules import INPLACE, VIEW_OPS
 from tests.runtimes.build import FLOAT, INT64, SLACK_BYTES, TENSOR_BYTES, model, node, value
@@ -85,13 +86,34 @@ def inplace_node(op: str) -> tuple[onnx.NodeProto, Mapping[str, Any]]:
     return node(op, ["a"], ["b"], **attributes), {}
 
 
-@pytest.mark.parametrize("op", sorted(INPLACE))
+@pytest.mark.parametrize("op", sorted(op for op in INPLACE if "::" not in op))
 def test_inplace_ops_take_over_a_buffer_that_dies_and_no_other(op: str, tmp_path: Path) -> None:
     made, weights = inplace_node(op)
     opset = OPSETS.get(op, 17)
     dies = heap_bytes(chain(made, reread=False, weights=weights, opset=opset), tmp_path)
     kept = heap_bytes(chain(made, reread=True, weights=weights, opset=opset), tmp_path)
     assert (dies, kept) == (1.0, 2.0)
+
+
+def test_a_blocked_convolution_adds_to_a_buffer_that_dies(tmp_path: Path) -> None:
+    assert f"{BLOCKED}::Conv" in INPLACE
+    weights = {
+        "blocks": np.array([1, 16, 64, 64], np.int64),
+        "image": np.ones((1, 16, 64, 64), np.float32),
+        "w": np.ones((16, 16, 1, 1), np.float32),
+        "bias": np.ones(16, np.float32),
+    }
+    made = node("Conv", ["image", "w", "bias", "a2"], ["b"], domain=BLOCKED, kernel_shape=[1, 1])
+    heaps = []
+    for reread in (False, True):
+        graph = chain(made, reread=reread, weights=weights)
+        graph.graph.node.insert(1, node("Reshape", ["a", "blocks"], ["a2"]))
+        graph.opset_import.add(domain=BLOCKED, version=1)
+        try:
+            heaps.append(heap_bytes(graph, tmp_path))
+        except RUNTIME_ERRORS as error:
+            pytest.skip(f"this processor has no blocked layout of 16 channels: {error}")
+    assert heaps == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("op", NOT_INPLACE)
