@@ -13,7 +13,7 @@ between what the first run left.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -91,10 +91,14 @@ def predict(
     types: Mapping[str, ProvableType],
     *,
     order: Sequence[int] | None = None,
+    early_outputs: Sequence[str] = (),
+    warm_bytes: int = 0,
 ) -> Prediction:
     """What runs of `model` with `recipe` take. `profile` is of the same model, at the thread count
     of the recipe; `types` are what the runtime proves of it (`provable.provable_types`; only
-    `free_dimensions` of a recipe changes them); `order` replaces the order that the recipe gives.
+    `free_dimensions` of a recipe changes them); `order` replaces the order that the recipe gives;
+    `early_outputs` are graph outputs whose buffers exist before the first node runs; `warm_bytes`
+    are written and given back at the start of every run (see the stock rewriter).
 
     Raises UsageError for another provider than the CPU's, a recipe that lets the runtime optimize,
     or a model with nodes that the runtime expands.
@@ -114,8 +118,19 @@ def predict(
         by_priority = recipe.execution_order is ExecutionOrder.PRIORITY
         order = priority_order(nodes) if by_priority else default_order(nodes)
     plan = plan_allocations(model.graph, order, types, mem_reuse=recipe.mem_reuse)
+    plan = _with_early(plan, early_outputs)
     run = _Run.of(model, profile, order, plan)
-    return _predict(run, recipe)
+    return _predict(run, recipe, warm_bytes)
+
+
+def _with_early(plan: AllocationPlan, outputs: Sequence[str]) -> AllocationPlan:
+    """The plan with the buffers of some outputs allocated first of all."""
+    if not outputs:
+        return plan
+    own = {buffer.root: buffer for buffer in plan.buffers}
+    early = [replace(own[name], allocated=0) for name in outputs if name in own]
+    rest = [buffer for buffer in plan.buffers if buffer.root not in outputs]
+    return replace(plan, buffers=(*early, *rest))
 
 
 @dataclass(frozen=True)
@@ -190,11 +205,11 @@ class _Run:
         return tuple(sorted(held, key=lambda h: (-h.nbytes, h.allocated)))
 
 
-def _predict(run: _Run, recipe: Recipe) -> Prediction:
+def _predict(run: _Run, recipe: Recipe, warm_bytes: int) -> Prediction:
     pattern = run.pattern() if recipe.mem_pattern else None
     memory = _ArenaMemory(run.loaded) if recipe.cpu_arena else _PlainMemory()
-    runs = [_simulate(run, memory, None)]
-    runs.extend(_simulate(run, memory, pattern) for _ in range(_RUNS - 1))
+    runs = [_simulate(run, memory, None, warm_bytes)]
+    runs.extend(_simulate(run, memory, pattern, warm_bytes) for _ in range(_RUNS - 1))
     live = run.live()
     peak = max(live, default=0)
     step = live.index(peak) if live else 0
@@ -278,7 +293,10 @@ class _ArenaMemory:
 
 
 def _simulate(
-    run: _Run, memory: _PlainMemory | _ArenaMemory, pattern: MemoryPattern | None
+    run: _Run,
+    memory: _PlainMemory | _ArenaMemory,
+    pattern: MemoryPattern | None,
+    warm_bytes: int,
 ) -> tuple[int, int]:
     """The most heap and resident bytes of a run; outputs are given back behind it."""
     memory.start()
@@ -287,7 +305,9 @@ def _simulate(
     if pattern is not None and pattern.block_bytes:
         block = memory.allocate(pattern.block_bytes, touch=False)
     held: dict[str, int] = {}
+    warm = memory.allocate(warm_bytes)
     heap, resident = memory.heap_bytes(), memory.resident_bytes()
+    memory.free(warm)
     for step, scratch in enumerate(run.scratch):
         for buffer in run.taken[step]:
             place = places.get(buffer.root) if buffer.kind is AllocationKind.ALLOCATE else None
