@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxremat.runtimes import worker_actions as actions
+from onnxremat.runtimes.cap_actions import capped
 from onnxremat.runtimes.runner import RuntimeRefusal
 
 ACTIONS: dict[str, Callable[[actions.Request], dict[str, Any]]] = {
@@ -23,6 +24,7 @@ ACTIONS: dict[str, Callable[[actions.Request], dict[str, Any]]] = {
     "resident": actions.resident,
     "times": actions.times,
     "node_heaps": actions.node_heaps,
+    "capped": capped,
 }
 
 

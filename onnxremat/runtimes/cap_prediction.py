@@ -1,0 +1,123 @@
+"""How much of an arena a model will take, without running it: what `cap` measures, predicted.
+
+Requests follow the order of execution: the buffers that a step makes, its scratch piece by piece,
+then what is released behind it. They go to the emulated arena (`arena`), run after run.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from onnxremat.errors import UsageError
+from onnxremat.importer.values import ValueType
+from onnxremat.runtimes.allocation import AllocationPlan, plan_allocations
+from onnxremat.runtimes.arena import (
+    MIN_CHUNK_BYTES,
+    ArenaFullError,
+    ArenaSettings,
+    ExtendStrategy,
+    Request,
+    simulate,
+)
+from onnxremat.runtimes.order import default_order, priority_order
+from onnxremat.runtimes.profiling import RunProfile
+from onnxremat.runtimes.provable import ProvableType
+from onnxremat.runtimes.recipe import ExecutionOrder, OptimizationLevel, Recipe
+from onnxremat.runtimes.scratch import Scratch, made_types, packed_weights, scratch_of, value_bytes
+
+CAPPED_ARENA = ArenaSettings(extend=ExtendStrategy.SAME_AS_REQUESTED, max_dead_bytes=1)
+"""`Regions.AS_REQUESTED`: regions as large as the request, every chunk is cut."""
+
+
+@dataclass(frozen=True)
+class ArenaPrediction:
+    """Bytes that an arena needs, without what is taken through Reserve.
+
+    `peak_bytes`: of all regions in the end, in regions as requested; `loaded_bytes` of them before
+    the first run (filters that ConvTranspose packs). `one_region_bytes`: the least size of a single
+    region that serves every request. `in_use_bytes`: the most that was handed out at once, a lower
+    bound of both.
+    """
+
+    loaded_bytes: int
+    peak_bytes: int
+    one_region_bytes: int
+    in_use_bytes: int
+
+
+def predict_arena(
+    model: onnx.ModelProto,
+    profile: RunProfile,
+    recipe: Recipe,
+    types: Mapping[str, ProvableType],
+    settings: ArenaSettings = CAPPED_ARENA,
+    runs: int = 2,
+) -> ArenaPrediction:
+    """What `runs` runs of `model` need of an arena. Arguments are those of `predict.predict`.
+
+    The memory pattern must be off. Raises UsageError for other recipes, ArenaFullError if
+    `settings` has a limit that is too small. O(nodes log nodes) for each of about 20 sizes.
+    """
+    if recipe.mem_pattern or recipe.optimization is not OptimizationLevel.NONE:
+        raise UsageError("an arena is predicted with optimizations and the memory pattern off")
+    if profile.expanded:
+        raise UsageError("the runtime expands nodes: predict the model with the parts in place")
+    by_priority = recipe.execution_order is ExecutionOrder.PRIORITY
+    order = (priority_order if by_priority else default_order)(model.graph.node)
+    plan = plan_allocations(model.graph, order, types, mem_reuse=recipe.mem_reuse)
+    made = made_types(model, profile)
+    scratch = [scratch_of(model.graph.node[v], profile.nodes.get(v), made) for v in order]
+    loaded = [Request(f"weight {i}", n) for i, n in enumerate(packed_weights(model))]
+    requests = [*loaded, *list(_requests_of_a_run(plan, made, scratch)) * runs]
+    before, after = simulate(loaded, settings), simulate(requests, settings)
+    one = _one_region_bytes(requests, after.peak_in_use_bytes)
+    return ArenaPrediction(
+        before.reserved_bytes, after.reserved_bytes, one, after.peak_in_use_bytes
+    )
+
+
+def one_region(nbytes: int) -> ArenaSettings:
+    """`Regions.ONE`: all memory is one region of `nbytes`, every chunk is cut."""
+    return ArenaSettings(limit_bytes=nbytes, initial_chunk_bytes=nbytes, max_dead_bytes=1)
+
+
+def _one_region_bytes(requests: Sequence[Request], in_use_bytes: int) -> int:
+    """The least region that serves all requests, by bisection above the bytes in use."""
+
+    def fits(chunks: int) -> bool:
+        try:
+            simulate(requests, one_region(chunks * MIN_CHUNK_BYTES))
+        except ArenaFullError:
+            return False
+        return True
+
+    high = max(in_use_bytes // MIN_CHUNK_BYTES, 1)
+    low = high - 1
+    while not fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high * MIN_CHUNK_BYTES
+
+
+def _requests_of_a_run(
+    plan: AllocationPlan, types: Mapping[str, ValueType], scratch: Sequence[Scratch]
+) -> Iterator[Request]:
+    """What one run asks for. Outputs are given back behind it."""
+    taken: dict[int, list[str]] = {}
+    released: dict[int | None, list[str]] = {}
+    for buffer in plan.buffers:
+        taken.setdefault(buffer.allocated, []).append(buffer.root)
+        released.setdefault(buffer.released, []).append(buffer.root)
+    for step, pieces in enumerate(scratch):
+        for root in taken.get(step, ()):
+            yield Request(f"value {root}", value_bytes(types.get(root)))
+        keys = [f"scratch {step} {i}" for i in range(len(pieces.pieces_bytes))]
+        for key, nbytes in zip(keys, pieces.pieces_bytes, strict=True):
+            yield Request(key, nbytes)
+        for root in (*keys, *(f"value {root}" for root in released.get(step, ()))):
+            yield Request(root)
+    for root in released.get(None, ()):
+        yield Request(f"value {root}")
