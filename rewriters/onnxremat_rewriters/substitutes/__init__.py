@@ -1,0 +1,71 @@
+"""`substitute`: nodes whose kernels take much scratch, replaced by others that take less.
+
+    Substitution (one module each) -> SUBSTITUTIONS (the table) -> substitute
+
+A substitution is exact if the result has the same bits; those that round differently are used only
+where the user allows it. None is worth it everywhere: the nodes are chosen by what they hold.
+"""
+
+from collections.abc import Mapping
+
+import onnx
+
+from onnxremat.importer.values import ValueType
+from onnxremat_rewriters.substitutes.apply import (
+    Refused,
+    Replaced,
+    Substituted,
+    apply_substitutions,
+)
+from onnxremat_rewriters.substitutes.conv_transpose import CONV_OF_TRANSPOSED
+from onnxremat_rewriters.substitutes.einsum import EINSUM_MATMUL
+from onnxremat_rewriters.substitutes.nary import NARY_CHAIN
+from onnxremat_rewriters.substitutes.site import NotSubstitutable, Site, Substitution
+from onnxremat_rewriters.substitutes.sliced import SLICED_WHERE
+from onnxremat_rewriters.substitutes.softmax import INNER_SOFTMAX
+
+SUBSTITUTIONS = (
+    INNER_SOFTMAX,
+    NARY_CHAIN,
+    EINSUM_MATMUL,
+    SLICED_WHERE,
+    CONV_OF_TRANSPOSED,
+)
+"""All of them. An op type stands in one only."""
+
+__all__ = [
+    "SUBSTITUTIONS",
+    "NotSubstitutable",
+    "Refused",
+    "Replaced",
+    "Site",
+    "Substituted",
+    "Substitution",
+    "apply_substitutions",
+    "substitute",
+]
+
+
+def substitute(
+    model: onnx.ModelProto,
+    working_set_bytes: Mapping[int, int],
+    types: Mapping[str, ValueType],
+    *,
+    allow_rounding: bool,
+    threshold_bytes: int,
+) -> Substituted:
+    """Replace the nodes that hold at least `threshold_bytes` while they run, where it can be done.
+
+    `working_set_bytes`: inputs, outputs and workspace of nodes, by index of top-level node.
+    `types`: of values by name, those of graph inputs included. Without `allow_rounding` only exact
+    substitutions are used. Nodes with an op type of which no allowed substitution exists are not
+    mentioned in `refused`. O(nodes + reads).
+    """
+    allowed = [one for one in SUBSTITUTIONS if one.exact or allow_rounding]
+    known = {op for one in allowed for op in one.op_types}
+    nodes = {
+        index
+        for index, nbytes in working_set_bytes.items()
+        if nbytes >= threshold_bytes and model.graph.node[index].op_type in known
+    }
+    return apply_substitutions(model, nodes, types, allowed)
