@@ -190,7 +190,7 @@ def main() -> None:
         "of the graphs, or too small to see); *initializers* are all those of the file. *regions*: "
         "as large as the requests, never given back; or the whole cap as one. The contract is that "
         "with one region the original fails and the rewritten model runs. *prediction error*: "
-        "packed weights + predicted arena peak, against the smallest cap of the rewritten model.\n\n"
+        "packed weights + predicted arena peak against the smallest cap of the rewritten model.\n\n"
         + table
         + "\n"
     )
