@@ -94,6 +94,7 @@ class Arena:
         self._free: list[tuple[int, int]] = []  # (bytes, address) of the free chunks, ascending
         self._chunks: dict[int, _Chunk] = {}
         self._bottom = _TOP_ADDRESS
+        self._regions: list[_Region] = []
 
     def allocate(self, nbytes: int, *, touch: bool = True) -> int:
         """The address of `nbytes`; all of them are written unless `touch` is false.
@@ -149,6 +150,10 @@ class Arena:
             region.touched[pages] = b"\1" * (pages.stop - pages.start)
             self.touched_bytes += fresh * PAGE_BYTES
 
+    def pages(self) -> list[bytes]:
+        """For each region, in the order they were added, which pages were ever written: 1 or 0."""
+        return [bytes(region.touched) for region in self._regions]
+
     def _extend(self, wanted: int) -> None:
         nbytes = self._region_bytes(wanted)
         self._bottom -= round_up(nbytes, PAGE_BYTES)
@@ -157,6 +162,7 @@ class Arena:
         insort(self._free, (nbytes, region.address))
         self.reserved_bytes += nbytes
         self.regions_bytes.append(nbytes)
+        self._regions.append(region)
 
     def _region_bytes(self, wanted: int) -> int:
         settings = self.settings

@@ -13,7 +13,7 @@ between what the first run left.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import onnx
 
@@ -22,18 +22,19 @@ from onnxremat.runtimes.allocation import AllocationKind, AllocationPlan, Buffer
 from onnxremat.runtimes.arena import CPU_ARENA, TABLE_SHARE, Arena, Request
 from onnxremat.runtimes.order import default_order, priority_order
 from onnxremat.runtimes.pattern import MemoryPattern, lay_out
-from onnxremat.runtimes.profiling import RunProfile
+from onnxremat.runtimes.profiling import RunProfile, inner_nodes
 from onnxremat.runtimes.provable import ProvableType
 from onnxremat.runtimes.recipe import CPU_PROVIDER, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.scratch import Scratch, made_types, packed_weights, scratch_of, value_bytes
+from onnxremat.runtimes.slack import RegionUse
 
 BOOKKEEPING_BYTES = 500
 BOOKKEEPING_NODE_BYTES = 100
 """What a run keeps beside tensors and scratch: once, and for each node (1.31.1)."""
 
-FIRST_TOUCH_BYTES = 1_500_000
-"""Resident beside what is allocated: code and tables that nothing touches before the first run.
-0.8 to 2.5 MB were seen on 1.31.1."""
+FIRST_TOUCH_BYTES = 64 * 1024
+"""Resident beside what is allocated, for each kind of node: the code of its kernel and tables that
+nothing touched before the first run. Fitted; Linux brings a file's pages in 16 at a time."""
 
 _RUNS = 4
 
@@ -50,13 +51,15 @@ class HeldValue:
 @dataclass(frozen=True)
 class RunPrediction:
     """One run: the most heap and resident bytes above the loaded session, the step of the order
-    at which buffers and scratch are largest, their bytes, and what is held there, largest first."""
+    at which buffers and scratch are largest, their bytes, and what is held there, largest first.
+    `regions` are those that runs have added to the arena by the end of this one."""
 
     heap_bytes: int
     resident_bytes: int
     live_bytes: int
     peak_step: int
     held: tuple[HeldValue, ...]
+    regions: tuple[RegionUse, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,7 @@ class _Run:
     released: tuple[tuple[Buffer, ...], ...]
     scratch: tuple[Scratch, ...]
     loaded: tuple[int, ...]
+    kinds: int
 
     @classmethod
     def of(
@@ -169,6 +173,7 @@ class _Run:
             tuple(map(tuple, released)),
             tuple(scratch_of(model.graph.node[v], profile.nodes.get(v), types) for v in order),
             tuple(packed_weights(model)),
+            len(set(_kinds([model.graph.node[v] for v in order]))),
         )
 
     def pattern(self) -> MemoryPattern:
@@ -205,18 +210,29 @@ class _Run:
         return tuple(sorted(held, key=lambda h: (-h.nbytes, h.allocated)))
 
 
+def _kinds(nodes: Iterable[onnx.NodeProto]) -> Iterable[tuple[str, str]]:
+    for node in nodes:
+        for one in (node, *inner_nodes(node)):
+            yield one.domain, one.op_type
+
+
 def _predict(run: _Run, recipe: Recipe, warm_bytes: int) -> Prediction:
     pattern = run.pattern() if recipe.mem_pattern else None
     memory = _ArenaMemory(run.loaded) if recipe.cpu_arena else _PlainMemory()
-    runs = [_simulate(run, memory, None, warm_bytes)]
-    runs.extend(_simulate(run, memory, pattern, warm_bytes) for _ in range(_RUNS - 1))
+    runs = []
+    for number in range(_RUNS):
+        peaks = _simulate(run, memory, pattern if number else None, warm_bytes)
+        runs.append((*peaks, memory.regions()))
     live = run.live()
     peak = max(live, default=0)
     step = live.index(peak) if live else 0
     held = run.held_at(step)
+    touched = FIRST_TOUCH_BYTES * run.kinds
     first, later = (
-        RunPrediction(heap + run.bookkeeping_bytes(), resident, peak, step, held)
-        for heap, resident in (runs[0], runs[-1])
+        RunPrediction(
+            heap + run.bookkeeping_bytes(), resident + touched, peak, step, held, regions
+        )
+        for heap, resident, regions in (runs[0], runs[-1])
     )
     return Prediction(
         first, later, memory.reserved_bytes, pattern.block_bytes if pattern else 0, run.order
@@ -252,7 +268,10 @@ class _PlainMemory:
         return self._in_use
 
     def resident_bytes(self) -> int:
-        return self._in_use + FIRST_TOUCH_BYTES
+        return self._in_use
+
+    def regions(self) -> tuple[RegionUse, ...]:
+        return ()
 
 
 class _ArenaMemory:
@@ -263,6 +282,7 @@ class _ArenaMemory:
         for nbytes in loaded:
             self._arena.allocate(nbytes)
         self._loaded = self._resident()
+        self._loaded_regions = len(self._arena.regions_bytes)
         self._before = 0
 
     @property
@@ -286,7 +306,11 @@ class _ArenaMemory:
         return added + added // TABLE_SHARE
 
     def resident_bytes(self) -> int:
-        return self._resident() - self._loaded + FIRST_TOUCH_BYTES
+        return self._resident() - self._loaded
+
+    def regions(self) -> tuple[RegionUse, ...]:
+        found = zip(self._arena.regions_bytes, self._arena.pages(), strict=True)
+        return tuple(RegionUse(*each) for each in found)[self._loaded_regions :]
 
     def _resident(self) -> int:
         return self._arena.touched_bytes + self._arena.reserved_bytes // TABLE_SHARE

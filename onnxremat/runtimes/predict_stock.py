@@ -1,6 +1,7 @@
 """How much memory a model will take in a session with nothing but default options.
 
     model -> optimized model, as the runtime writes it -> (branch inlined) -> RunProfile -> predict
+          -> less what loading leaves to the allocator (slack)
 
 The runtime's file has the nodes in the order in which its default order runs them, which is what a
 session that optimizes for itself executes; opened again, the same file would run in another.
@@ -20,11 +21,12 @@ from onnxremat.runtimes.branches import (
 )
 from onnxremat.runtimes.functions import expand_functions
 from onnxremat.runtimes.optimize import Optimized, optimize_offline
-from onnxremat.runtimes.order import is_constant
+from onnxremat.runtimes.order import is_constant, node_reads
 from onnxremat.runtimes.predict import Prediction, predict
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.provable import ProvableType, provable_types
 from onnxremat.runtimes.recipe import STOCK, OptimizationLevel, Recipe
+from onnxremat.runtimes.slack import load_slack
 from onnxremat.runtimes.wire import Array
 
 
@@ -63,26 +65,73 @@ def predict_stock(
 ) -> Prediction:
     """Memory of `model` with default options, on the CPU; `resident_bytes` is what counts there.
 
-    `threads` is the only option that may differ. `order` indexes the nodes of
-    `stock_session(...).model`. Runs the optimized model a few times, in children, without the
-    arena. Raises like `stock_session`.
+    `threads` is the only option that may differ. The worst of what the runtime makes of the model
+    in a few tries (see `stock_sessions`); `order` indexes the nodes of that session's model. Runs
+    the optimized model a few times, in children, without the arena. Raises like `stock_sessions`.
     """
-    return stock_session(model, base_dir, inputs, threads=threads).predict()
+    sessions = stock_sessions(model, base_dir, inputs, threads=threads)
+    worst = max((one.predict() for one in sessions), key=lambda found: found.resident_bytes)
+    return less_slack(worst, model, base_dir, inputs, STOCK.with_threads(threads))
 
 
-def stock_session(
+def less_slack(
+    prediction: Prediction,
+    model: onnx.ModelProto,
+    base_dir: Path | str,
+    inputs: Mapping[str, Array],
+    recipe: Recipe,
+) -> Prediction:
+    """The prediction for a session of `model` with `recipe`, less what its loading left to the
+    allocator (see `slack`). Opens the session once, in a child, and does not run it."""
+    runs = (prediction.first, prediction.later)
+    slack = load_slack(model, base_dir, inputs, recipe, [run.regions for run in runs])
+    first, later = (
+        replace(run, resident_bytes=run.resident_bytes - nbytes)
+        for run, nbytes in zip(runs, slack, strict=True)
+    )
+    return replace(prediction, first=first, later=later)
+
+
+def stock_sessions(
     model: onnx.ModelProto,
     base_dir: Path | str,
     inputs: Mapping[str, Array],
     *,
     threads: int | None = None,
-) -> StockSession:
-    """Optimize `model` as default options do, and learn what it runs.
+    tries: int = 3,
+) -> tuple[StockSession, ...]:
+    """What default options make of `model`, and what it runs: every result of `tries` processes.
 
-    Raises ModelError if the runtime refuses the model, or the optimized one exceeds 2 GB.
+    Where the runtime's optimizations have a choice, they follow addresses in memory, which differ
+    from process to process: some models, mostly ones with blocked convolutions, run in one of
+    several graphs. Raises ModelError if the runtime refuses the model, or the optimized one
+    exceeds 2 GB.
     """
     settings = STOCK.with_threads(threads)
-    optimized = optimize_offline(model, base_dir, settings.optimization, settings)
+    made = (
+        optimize_offline(model, base_dir, settings.optimization, settings) for _ in range(tries)
+    )
+    distinct = {_form(optimized.model): optimized for optimized in made}
+    return tuple(_session(one, base_dir, inputs, settings) for one in distinct.values())
+
+
+def _form(model: onnx.ModelProto) -> tuple[object, ...]:
+    """What is the same for graphs that differ in names alone: ops in order, and who reads whom."""
+    number: dict[str, int] = {}
+    return tuple(
+        (
+            node.domain,
+            node.op_type,
+            *(number.setdefault(name, len(number)) for name in (*node_reads(node), *node.output)),
+        )
+        for node in model.graph.node
+    )
+
+
+def _session(
+    optimized: Optimized, base_dir: Path | str, inputs: Mapping[str, Array], settings: Recipe
+) -> StockSession:
+    """What a session whose optimizations gave `optimized` runs."""
     recipe = replace(settings, optimization=OptimizationLevel.NONE)
     flat = optimized.model
     early: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from typing import Any
 from onnxremat.runtimes import worker_actions as actions
 from onnxremat.runtimes.cap_actions import capped
 from onnxremat.runtimes.runner import RuntimeRefusal
+from onnxremat.runtimes.slack_actions import slack
 
 ACTIONS: dict[str, Callable[[actions.Request], dict[str, Any]]] = {
     "outputs": actions.outputs,
@@ -24,6 +25,7 @@ ACTIONS: dict[str, Callable[[actions.Request], dict[str, Any]]] = {
     "resident": actions.resident,
     "times": actions.times,
     "node_heaps": actions.node_heaps,
+    "slack": slack,
     "capped": capped,
 }
 

@@ -10,8 +10,9 @@ from onnxremat.errors import ModelError
 from onnxremat.runtimes.branches import early_outputs, with_branch_inlined, working_branch
 from onnxremat.runtimes.inputs import make_inputs
 from onnxremat.runtimes.measure import in_memory, measure_activation, run_outputs
-from onnxremat.runtimes.predict_stock import predict_stock, stock_session
+from onnxremat.runtimes.predict_stock import predict_stock, stock_sessions
 from onnxremat.runtimes.recipe import STOCK, OptimizationLevel
+from onnxremat.runtimes.slack import RegionUse, load_slack
 from onnxremat_rewriters.stock import stock
 from tests.runtimes.build import FLOAT, INT64, model, node, value
 from tests.runtimes.test_optimize import residual
@@ -62,7 +63,7 @@ def test_regions_of_every_run_are_as_predicted(kind: str, tmp_path: Path) -> Non
 def test_a_training_graph_in_a_branch(unet_train: Path) -> None:
     graph = stock(onnx.load(unet_train)).model
     inputs = make_inputs(graph)
-    session = stock_session(graph, unet_train.parent, inputs, threads=1)
+    session, *_ = stock_sessions(graph, unet_train.parent, inputs, threads=1, tries=1)
     assert session.in_branch
     measured = measure_activation(in_memory(graph, unet_train.parent), inputs, ONE, runs=2)
     expected = session.predict().first.heap_bytes
@@ -117,3 +118,20 @@ def test_a_branch_that_passes_on_outer_values_is_refused() -> None:
     inputs = [value("x", INT64), value("c", onnx.TensorProto.BOOL, [])]
     with pytest.raises(ModelError, match="cannot be put in place"):
         with_branch_inlined(model([choice], inputs, ["y"]), 0, "then_branch")
+
+
+def test_what_loading_leaves_is_no_more_than_what_is_written(tmp_path: Path) -> None:
+    uses = [RegionUse(1 << 20, b"\1" * 100 + b"\0" * 100 + b"\1" * 56), RegionUse(8192, b"\1\1")]
+    assert list(uses[0].written()) == [(0, 100), (200, 56)]
+    graph = many_sizes()
+    few, many = load_slack(graph, tmp_path, make_inputs(graph), ONE, [uses[:1], uses])
+    assert 0 <= few <= 156 * 4096
+    assert 0 <= many <= 158 * 4096
+
+
+def test_graphs_that_differ_in_names_alone_are_one(tmp_path: Path) -> None:
+    graph = many_sizes()
+    sessions = stock_sessions(graph, tmp_path, make_inputs(graph), threads=1, tries=2)
+    assert len(sessions) == 1
+    assert sessions[0].recipe.mem_pattern
+    assert not sessions[0].in_branch

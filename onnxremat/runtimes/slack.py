@@ -1,0 +1,59 @@
+"""What loading a session leaves to the C library's allocator, and runs take from there.
+
+Loading needs memory for a while: the file's content, the graph's description, weights before they
+are packed. What is freed stays resident in part, and the arena's first regions may come to lie in
+it: a first run then seems to take next to nothing. This follows from sizes and sequence of all the
+blocks that were ever freed, so it is not emulated but tried: a child opens the session, does not
+run it, takes blocks of the sizes that the arena's regions will have, writes the pages that will be
+written, and looks by how much less than that its resident memory grows.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from onnxremat.runtimes.process import ModelSource, run_job
+from onnxremat.runtimes.recipe import Recipe
+from onnxremat.runtimes.wire import Array
+
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class RegionUse:
+    """A region of an arena: its size, and for each page whether it was written (1) or not (0)."""
+
+    nbytes: int
+    pages: bytes
+
+    def written(self) -> Iterator[tuple[int, int]]:
+        """First page and count of every run of written pages."""
+        start = self.pages.find(b"\1")
+        while start >= 0:
+            end = self.pages.find(b"\0", start)
+            end = len(self.pages) if end < 0 else end
+            yield start, end - start
+            start = self.pages.find(b"\1", end)
+
+
+def load_slack(
+    model: onnx.ModelProto,
+    base_dir: Path | str,
+    inputs: Mapping[str, Array],
+    recipe: Recipe,
+    uses: Sequence[Sequence[RegionUse]],
+) -> tuple[int, ...]:
+    """Bytes that need not become resident any more, for each state of the arena in `uses`.
+
+    A state is the regions in the order they were added; a later state has those of the one before
+    it in front, and their written pages. The allocator is left at its defaults. 0 where the system
+    has no such allocator to ask (other than Linux). Raises ModelError if the runtime refuses.
+    """
+    states = [
+        [{"bytes": use.nbytes, "written": list(use.written())} for use in state] for state in uses
+    ]
+    source = ModelSource(model=model, base_dir=Path(base_dir))
+    with run_job("slack", [source], [recipe], inputs, options={"states": states}) as job:
+        return tuple(job.answer["slack_bytes"])
