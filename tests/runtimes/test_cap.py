@@ -22,7 +22,7 @@ from onnxremat.runtimes.measure import in_memory
 from onnxremat.runtimes.profiling import profile_run
 from onnxremat.runtimes.provable import provable_types
 from onnxremat.runtimes.recipe import RECIPE, STOCK
-from tests.runtimes.build import FLOAT, SHAPE, TENSOR_BYTES, model, node, value
+from tests.runtimes.build import BOOL, FLOAT, SHAPE, TENSOR_BYTES, model, node, value
 
 SQUARE = (256, 256)
 SQUARE_BYTES = 4 * 256 * 256
@@ -96,6 +96,23 @@ def test_the_smallest_cap_is_as_predicted(regions: Regions) -> None:
     assert predicted.in_use_bytes <= predicted.one_region_bytes <= predicted.peak_bytes
     assert predicted.peak_bytes > predicted.one_region_bytes + TENSOR_BYTES
     assert predicted.loaded_bytes == 0
+
+
+@pytest.mark.parametrize(("op", "tensors"), [("Where", 7), ("Sum", 6), ("Softmax", 5)])
+def test_where_a_kernel_takes_its_output_decides_what_is_left(op: str, tensors: int) -> None:
+    """Four tensors in one piece must fit beside `a`. If scratch came first, it lies below `a`."""
+    inputs = [value("x"), value("c", BOOL)] if op == "Where" else [value("x")]
+    read = {"Where": ["c", "x", "x"], "Sum": ["x", "x", "x"], "Softmax": ["x"]}[op]
+    inner = {"axis": 1} if op == "Softmax" else {}
+    nodes = [node(op, read, ["a"], **inner), node("Concat", ["a"] * 4, ["y"], axis=1)]
+    proto = model(nodes, inputs, ["y"])
+    source, given = in_memory(proto, "."), make_inputs(proto)
+    profile = profile_run(proto, ".", given, RECIPE.with_threads(1), runs=1)
+    types = provable_types(proto, ".", RECIPE_1, profile)
+    expected = predict_arena(proto, profile, RECIPE_1, types).one_region_bytes
+    found = smallest_cap(source, given, RECIPE_1, regions=Regions.ONE, expected_bytes=expected)
+    assert found == expected
+    assert found // TENSOR_BYTES == tensors
 
 
 def test_bisection_finds_the_smallest_cap_from_a_wrong_guess() -> None:
