@@ -79,7 +79,8 @@ PLANNING_SECONDS = 5.0
 
 TRIES = 4
 LARGE_BYTES = 200_000_000
-"""How often the optimizations are tried to see all of their results; once above this size."""
+"""How often the optimizations are tried to see all of their results, where some nodes are in the
+blocked layout (others were always the same); once above this size."""
 
 NO_RANDOMIZATION = 0x0040000
 """ADDR_NO_RANDOMIZE of personality(2); children inherit it."""
@@ -330,7 +331,9 @@ def examine_stock(
     """Run and measure one file under default options."""
     base = feed.loaded.base_dir
     randomize(True)
-    sessions = stock_sessions(model, base, feed.inputs, tries=1 if large(model) else TRIES)
+    sessions = stock_sessions(model, base, feed.inputs, tries=1)
+    if sessions[0].optimized.layout_nodes and not large(model):
+        sessions = stock_sessions(model, base, feed.inputs, tries=TRIES)
     randomize(False)
     resident = measure_resident(
         in_memory(model, base), feed.inputs, STOCK, malloc_threshold_bytes=None
@@ -481,17 +484,24 @@ def main() -> None:
                 text.append(f"{path.stem}: FAILED, {error}")
                 failed = True
                 print(text[-1], flush=True)
-    for header, rows in ((HEADER, lines), (STOCK_HEADER, stock_lines)):
-        cells = [header, ("---",) * len(header), *(row.cells() for row in rows)]
-        text.append("\n".join("| " + " | ".join(row) + " |" for row in cells))
+            if arguments.markdown:
+                found_so_far = markdown(text, lines, stock_lines)
+                arguments.markdown.write_text(found_so_far, encoding="utf-8")
     for sentence, holds in summary(lines, stock_lines):
-        text.append(sentence + ".")
         failed |= not holds
-        print(text[-1], flush=True)
+        print(sentence, flush=True)
     failed |= any(line.failures for line in (*lines, *stock_lines))
-    if arguments.markdown:
-        arguments.markdown.write_text("\n\n".join(text) + "\n", encoding="utf-8")
     sys.exit(failed)
+
+
+def markdown(text: Sequence[str], lines: Sequence[Line], stock: Sequence[StockLine]) -> str:
+    """What was found so far."""
+    parts = list(text)
+    for header, rows in ((HEADER, lines), (STOCK_HEADER, stock)):
+        cells = [header, ("---",) * len(header), *(row.cells() for row in rows)]
+        parts.append("\n".join("| " + " | ".join(row) + " |" for row in cells))
+    parts.extend(f"{sentence}." for sentence, _ in summary(lines, stock))
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

@@ -25,7 +25,14 @@ from onnxremat.runtimes.pattern import MemoryPattern, lay_out
 from onnxremat.runtimes.profiling import RunProfile, inner_nodes
 from onnxremat.runtimes.provable import ProvableType
 from onnxremat.runtimes.recipe import CPU_PROVIDER, ExecutionOrder, OptimizationLevel, Recipe
-from onnxremat.runtimes.scratch import Scratch, made_types, packed_weights, scratch_of, value_bytes
+from onnxremat.runtimes.scratch import (
+    OUTPUT_LAST,
+    Scratch,
+    made_types,
+    packed_weights,
+    scratch_of,
+    value_bytes,
+)
 from onnxremat.runtimes.slack import RegionUse
 
 BOOKKEEPING_BYTES = 500
@@ -146,6 +153,7 @@ class _Run:
     taken: tuple[tuple[Buffer, ...], ...]
     released: tuple[tuple[Buffer, ...], ...]
     scratch: tuple[Scratch, ...]
+    late: tuple[bool, ...]
     loaded: tuple[int, ...]
     kinds: int
 
@@ -172,6 +180,7 @@ class _Run:
             tuple(map(tuple, taken)),
             tuple(map(tuple, released)),
             tuple(scratch_of(model.graph.node[v], profile.nodes.get(v), types) for v in order),
+            tuple(model.graph.node[v].op_type in OUTPUT_LAST for v in order),
             tuple(packed_weights(model)),
             len(set(_kinds([model.graph.node[v] for v in order]))),
         )
@@ -229,9 +238,7 @@ def _predict(run: _Run, recipe: Recipe, warm_bytes: int) -> Prediction:
     held = run.held_at(step)
     touched = FIRST_TOUCH_BYTES * run.kinds
     first, later = (
-        RunPrediction(
-            heap + run.bookkeeping_bytes(), resident + touched, peak, step, held, regions
-        )
+        RunPrediction(heap + run.bookkeeping_bytes(), resident + touched, peak, step, held, regions)
         for heap, resident, regions in (runs[0], runs[-1])
     )
     return Prediction(
@@ -333,13 +340,15 @@ def _simulate(
     heap, resident = memory.heap_bytes(), memory.resident_bytes()
     memory.free(warm)
     for step, scratch in enumerate(run.scratch):
+        pieces = [memory.allocate(nbytes) for nbytes in scratch.pieces_bytes if run.late[step]]
         for buffer in run.taken[step]:
             place = places.get(buffer.root) if buffer.kind is AllocationKind.ALLOCATE else None
             if place is not None and block is not None:
                 memory.touch(block, place.offset, run.nbytes[buffer.root])
             else:
                 held[buffer.root] = memory.allocate(run.nbytes[buffer.root])
-        pieces = [memory.allocate(nbytes) for nbytes in scratch.pieces_bytes]
+        if not run.late[step]:
+            pieces = [memory.allocate(nbytes) for nbytes in scratch.pieces_bytes]
         heap = max(heap, memory.heap_bytes() + scratch.other_bytes)
         resident = max(resident, memory.resident_bytes() + scratch.other_bytes)
         for handle in pieces:

@@ -16,6 +16,10 @@ from onnxremat.runtimes.order import is_constant
 from onnxremat.runtimes.profiling import NodeProfile, RunProfile
 from onnxremat.runtimes.workspace import known_workspace_bytes
 
+OUTPUT_LAST = frozenset({"Max", "Mean", "Min", "Sum", "Where"})
+"""Op types whose kernels take scratch before their output. The bytes are the same, but not where
+they lie: with one region it made 9% for one training graph."""
+
 _HALVED = ("LRN", "LogSoftmax", "Softmax", "Where")
 _GATES = {"DynamicQuantizeLSTM": 4, "GRU": 3, "LSTM": 4}
 _RECURRENT_RANK = 4
