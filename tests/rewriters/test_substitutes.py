@@ -201,6 +201,21 @@ def test_conv_of_transposed_filters_differs_by_rounding_only(stored: bool) -> No
         assert np.abs(found - expected).max() <= TOLERANCE * max(np.abs(expected).max(), 1)
 
 
+@pytest.mark.parametrize("auto_pad", ["NOTSET", "VALID"])
+def test_an_output_shape_means_pads(auto_pad: str) -> None:
+    rng = np.random.default_rng(5)
+    transposed = node(
+        "ConvTranspose", ["x", "w"], ["y"], output_shape=[7, 6], dilations=[1, 2], auto_pad=auto_pad
+    )
+    case = (transposed, {"x": floats(rng, (2, 3, 7, 4))}, {"w": floats(rng, (3, 4, 3, 2))})
+    proto, types = build(case)
+    result = replace(proto, types)
+    assert result.refused == ()
+    expected, found = run(proto, case[1], 1), run(result.model, case[1], 1)
+    assert found.shape == expected.shape == (2, 4, 7, 6)
+    assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max()
+
+
 def test_filters_are_turned_as_defined() -> None:
     filters = np.arange(12.0).reshape(2, 3, 2)  # two groups of one channel in and three out
     assert turn_filters(filters, 2).tolist() == [
@@ -289,6 +304,10 @@ def test_only_what_is_allowed_and_large_enough_is_replaced() -> None:
             node("ConvTranspose", ["x", "w"], ["y"], auto_pad="SAME_UPPER"),
             {"x": (1, 2, 5), "w": (2, 2, 3)}, 17, "automatically",
         ),
+        (
+            node("ConvTranspose", ["x", "w"], ["y"], output_shape=[6]),
+            {"x": (1, 2, 5), "w": (2, 2, 3)}, 17, "both sides",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_not_handled_stays_and_says_why(
@@ -309,6 +328,24 @@ def test_an_unknown_shape_is_not_guessed() -> None:
         (node("Softmax", ["x"], ["y"], axis=0), {"x": np.ones((2, 3), np.float32)}, {})
     )
     assert "'x' is not known" in replace(proto, {}).refused[0].reason
+
+
+def test_constant_nodes_have_types() -> None:
+    made = node("Where", ["c", "x", "k"], ["y"])
+    x = np.linspace(-1, 1, 32, dtype=np.float32)
+    proto, types = build((made, {"c": x > 0, "x": x, "k": np.zeros((), np.float32)}, {}))
+    del proto.graph.input[2]
+    del types["k"]
+    proto.graph.node.insert(0, node("Constant", [], ["k"], value_float=0.0))
+    assert "'k' is not known" in replace(proto, types).refused[-1].reason
+    proto.graph.node[0].CopyFrom(
+        node("Constant", [], ["k"], value=numpy_helper.from_array(np.zeros((), np.float32)))
+    )
+    result = replace(proto, types)
+    assert [one.op_type for one in result.replaced] == ["Where"]
+    assert same_bits(
+        run(result.model, {"c": x > 0, "x": x}, 1), run(proto, {"c": x > 0, "x": x}, 1)
+    )
 
 
 def test_filters_that_others_read_stay() -> None:

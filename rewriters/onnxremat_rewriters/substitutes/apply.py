@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from onnxremat.importer.nodes import DEFAULT_DOMAINS, reads
+from onnxremat.importer.nodes import DEFAULT_DOMAINS, attribute, reads
 from onnxremat.importer.values import ValueType, tensor_type
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
 from onnxremat_rewriters.substitutes.site import NotSubstitutable, Site, Substitution
@@ -66,7 +66,7 @@ def apply_substitutions(
     """A copy of `model` in which the first fitting of `substitutions` replaces each of `nodes`.
 
     `nodes` are indices of top-level nodes; one with an op type that no substitution is for is
-    refused. `types` are of values by name; those of initializers are added. The nodes must be in a
+    refused. `types` are of values by name; those of constants are added. The nodes must be in a
     valid order. O(nodes + reads + bytes of filters that are turned).
     """
     result = onnx.ModelProto()
@@ -112,7 +112,12 @@ def _site_maker(
 ) -> Callable[[onnx.NodeProto], Site]:
     graph = model.graph
     given = {value.name for value in graph.input}
-    known = {**{t.name: tensor_type(t) for t in graph.initializer}, **types}
+    constants = {t.name: tensor_type(t) for t in graph.initializer}
+    for node in graph.node:
+        tensor = attribute(node, "value") if node.op_type == "Constant" else None
+        if tensor is not None:
+            constants[node.output[0]] = tensor_type(tensor)
+    known = {**constants, **types}
     stored = {
         t.name: t
         for t in graph.initializer

@@ -50,15 +50,29 @@ def _check(site: Site, kernel: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[
         raise NotSubstitutable("its stride is not 1")
     if any(site.integers("output_padding")):
         raise NotSubstitutable("it has output padding")
-    if site.integers("output_shape"):
-        raise NotSubstitutable("it has an output shape instead of pads")
     auto_pad = site.attribute("auto_pad", b"NOTSET")
     if auto_pad not in (b"NOTSET", b"VALID"):
         raise NotSubstitutable("it pads automatically")
     if len(kernel) < 1 or 0 in kernel:
         raise NotSubstitutable("the filter has no extent")
     pads = site.integers("pads") if auto_pad == b"NOTSET" else ()
-    return pads or (0,) * (2 * len(kernel)), site.integers("dilations") or (1,) * len(kernel)
+    dilations = site.integers("dilations") or (1,) * len(kernel)
+    if site.integers("output_shape"):
+        pads = _pads_for_output(site, kernel, dilations)
+    return pads or (0,) * (2 * len(kernel)), dilations
+
+
+def _pads_for_output(
+    site: Site, kernel: tuple[int, ...], dilations: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The pads that an output shape means. Raises NotSubstitutable if they are not the same on both
+    sides: versions of the operator differ in which side gets more."""
+    size = site.type_of(site.node.input[0]).shape[2:]
+    wanted = site.integers("output_shape")[-len(kernel) :]
+    cut = [s + d * (k - 1) - w for s, d, k, w in zip(size, dilations, kernel, wanted, strict=True)]
+    if any(total < 0 or total % 2 for total in cut):
+        raise NotSubstitutable("its output shape does not mean the same pads on both sides")
+    return tuple(total // 2 for total in cut) * 2
 
 
 def _turned(site: Site, dims: tuple[int, ...], group: int) -> str:
