@@ -129,10 +129,36 @@ def rewrite_command(
     mem: Annotated[
         str,
         typer.Option(
-            help="Limit of the activation peak: 4MB, 4MiB, bytes, 60% of its own, or min."
+            help="Limit: 4MB, 4MiB, bytes, 60% of the model's own, or min. Of the activation peak "
+            "by default, of resident memory with --session stock, of the arena with --runtime "
+            "generic."
         ),
     ],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write.")] = None,
+    runtime: Annotated[
+        str, typer.Option(help="ort-cpu, or generic: fixed offsets in one arena.")
+    ] = "ort-cpu",
+    session: Annotated[
+        str,
+        typer.Option(
+            help="recipe: the file is opened with the options stored in it. stock: with ONNX "
+            "Runtime's defaults."
+        ),
+    ] = "recipe",
+    optimize: Annotated[
+        str,
+        typer.Option(
+            help="none, basic, extended or all: ONNX Runtime optimizes the model first, and what "
+            "it makes is planned."
+        ),
+    ] = "none",
+    emit_plan: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON file with order and buffer offsets (written beside the model with "
+            "--runtime generic)."
+        ),
+    ] = None,
     dim: Dim = [],  # noqa: B006 - typer copies it
     inputs: Inputs = None,
     planner: Annotated[str, typer.Option(help="A name from `onnxremat planners`.")] = "auto",
@@ -163,6 +189,9 @@ def rewrite_command(
     """Write a model that runs within a memory limit."""
     limit = parse_limit(mem)
     options = Options(
+        runtime=runtime,
+        session=session,
+        optimize=optimize,
         dims=parse_dims(dim),
         inputs=inputs,
         planner=planner,
@@ -176,12 +205,15 @@ def rewrite_command(
         verify=verify,
     )
     target = output if output is not None else default_output(model, limit)
+    if emit_plan is None and runtime == "generic":
+        emit_plan = target.with_suffix(".plan.json")
     with _progress(quiet=as_json) as (progress, interrupt):
         result = rewrite(
             model,
             limit,
             options,
             output=target,
+            plan_output=emit_plan,
             progress=progress,
             stop=lambda: interrupt.requested,
         )

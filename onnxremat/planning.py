@@ -1,14 +1,15 @@
 """From a limit on what the runtime allocates to a plan whose measured peak keeps it.
 
-The planner minimises a model of memory; the runtime is the truth. The model's error on the
-released model, measured in its own order, is taken off the limit first; if the plan still
-measures more than the limit, the target is lowered by the excess and planned again.
+The planner minimises a model of memory, which is additive; the runtime's allocator is not, and is
+emulated once a plan is finished (`expect`); the runtime itself is the truth (`measure`). The
+model's error on the model's own order is taken off the limit first; as long as a plan is expected
+to take, or takes, more than the limit, the target is lowered by the excess and planned again.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from onnxremat.bounds import PeakBound, peak_bound
+from onnxremat.bounds import PeakBound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.plan import Limits, Plan, Planner, Problem
 from onnxremat.units import format_bytes
@@ -31,40 +32,48 @@ def plan_within(
     planner: Planner,
     limits: Limits,
     *,
+    bound: PeakBound | None,
     error_bytes: int,
+    expect: Callable[[Plan], int],
     measure: Callable[[Plan], int],
     rewriters: str,
 ) -> Attempt:
     """A plan of which `measure` says that it keeps `problem.budget_bytes`.
 
-    `error_bytes` is what the runtime takes beyond the model of memory. Without a budget the
-    planner's smallest peak is measured once. Raises InfeasibleError with the bound, the op that
-    sets it and the `rewriters` that were allowed, or NoPlanFoundError with the smallest peak.
+    `bound` is proved for whatever is measured (None: nothing is). `error_bytes` is what the runtime
+    takes beyond the model of memory. `expect` predicts a plan's measure: one that is expected to
+    take too much is not measured but planned again, unless it was the last chance. Without a
+    budget the planner's smallest peak is measured once. Raises InfeasibleError with the bound, the
+    op that sets it and the `rewriters` that were allowed, or NoPlanFoundError with the smallest
+    peak.
     """
     limit = problem.budget_bytes
     if limit is None:
         plan = planner(problem, limits)
         return Attempt(None, plan, measure(plan))
-    bound = peak_bound(problem.graph, problem.rules)
-    if bound.nbytes > limit:
+    floor = 0 if bound is None else bound.nbytes
+    if bound is not None and floor > limit:
         plan = planner(problem, limits)
         raise InfeasibleError(_infeasible(limit, bound, plan, rewriters))
-    target = max(bound.nbytes, limit - max(0, error_bytes))
+    target = max(floor, limit - max(0, error_bytes))
     smallest_bytes = None
-    for _ in range(MAX_ROUNDS):
+    for left in reversed(range(MAX_ROUNDS)):
         plan = planner(replace(problem, budget_bytes=target), limits)
-        measured = measure(plan) if plan.meets(limit) else plan.peak_bytes
-        if measured <= limit:
-            return Attempt(target, plan, measured)
-        smallest_bytes = min(measured, smallest_bytes or measured)
-        lowered = max(bound.nbytes, target - (measured - limit))
-        if lowered == target or not plan.meets(target):
+        taken = max(plan.peak_bytes, expect(plan)) if plan.meets(limit) else plan.peak_bytes
+        last = left == 0 or not plan.meets(target) or target == floor
+        if plan.meets(limit) and (taken <= limit or last):
+            taken = measure(plan)
+            if taken <= limit:
+                return Attempt(target, plan, taken)
+        smallest_bytes = min(taken, smallest_bytes or taken)
+        if last:
             break
-        target = lowered
+        target = max(floor, target - (taken - limit))
+    below = f", and none below {format_bytes(floor)} exists" if bound is not None else ""
     raise NoPlanFoundError(
         f"no plan within {format_bytes(limit)} was found in {limits.seconds:g} s; the smallest "
-        f"peak found is {format_bytes(smallest_bytes or 0)}, and none below "
-        f"{format_bytes(bound.nbytes)} exists; try a longer --time-limit or a higher --mem"
+        f"peak found is {format_bytes(smallest_bytes or 0)}{below}; try a longer --time-limit or "
+        "a higher --mem"
     )
 
 

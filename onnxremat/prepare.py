@@ -5,14 +5,14 @@
 `audit`, `rewrite` and `verify` all start here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 import onnx
 
-from onnxremat.errors import UsageError
+from onnxremat.errors import ModelError, UsageError, VerificationError
 from onnxremat.importer import (
     Binding,
     ImportedModel,
@@ -24,20 +24,26 @@ from onnxremat.importer import (
     load,
 )
 from onnxremat.planners import compile_kernels, compiled_kernels_cached
+from onnxremat.runtimes.compare import different_names
 from onnxremat.runtimes.functions import expand_functions
 from onnxremat.runtimes.inputs import load_inputs, make_inputs
-from onnxremat.runtimes.measure import in_memory
+from onnxremat.runtimes.measure import in_memory, run_outputs
+from onnxremat.runtimes.optimize import Optimized, optimize_offline
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
-from onnxremat.runtimes.recipe import RECIPE, Recipe
+from onnxremat.runtimes.recipe import RECIPE, OptimizationLevel, Recipe
 from onnxremat.runtimes.rules import EAGER_OPS, VIEW_OPS
 from onnxremat.runtimes.wire import Array
 from onnxremat_rewriters.release import Released, release
+from onnxremat_rewriters.stock import is_stock
 
 COMPILING = "compiling the planner, once on this machine (about 20 s)"
 """A stage worth telling even where progress is not shown."""
 
 COST_SOURCES = ("model", "measured")
+SESSIONS = ("recipe", "stock")
+RUNTIMES = ("ort-cpu", "generic")
+OPTIMIZATIONS = tuple(level.value for level in OptimizationLevel)
 
 
 class ProgressReport(Protocol):
@@ -54,6 +60,9 @@ def silent(stage: str, detail: str = "") -> None:
 class Options:
     """What the user may choose, with the command line's defaults.
 
+    `runtime`: "ort-cpu", or "generic" for one without an allocator. `session`: how the file will be
+    opened, with the options stored in it ("recipe") or with ONNX Runtime's defaults ("stock").
+    `optimize`: the level of the runtime's own optimizations that are done before the plan.
     `dims`: sizes of symbolic dimensions. `inputs`: an .npz file to measure with, random values of
     `seed` otherwise. `planner`: a name in PLANNERS. `recompute`: whether nodes may run again.
     `tiling`: whether ops may be cut. `allow_ops`: custom op types that may be recomputed.
@@ -61,6 +70,9 @@ class Options:
     `threads`: of the runtime, None for its own choice. `verify`: run both models and compare.
     """
 
+    runtime: str = "ort-cpu"
+    session: str = "recipe"
+    optimize: str = "none"
     dims: Mapping[str, int] = field(default_factory=dict)
     inputs: Path | None = None
     planner: str = "auto"
@@ -74,18 +86,40 @@ class Options:
     verify: bool = True
 
     def __post_init__(self) -> None:
-        if self.costs not in COST_SOURCES:
-            raise UsageError(f"--costs: {self.costs!r} is none of {', '.join(COST_SOURCES)}")
+        _require_one_of("--costs", self.costs, COST_SOURCES)
+        _require_one_of("--session", self.session, SESSIONS)
+        _require_one_of("--runtime", self.runtime, RUNTIMES)
+        _require_one_of("--optimize", self.optimize, OPTIMIZATIONS)
+        if self.runtime == "generic" and self.session == "stock":
+            raise UsageError("--session stock is of ONNX Runtime: not with --runtime generic")
+        if self.runtime == "generic" and self.optimize != "none":
+            raise UsageError(
+                "--optimize makes ops that only ONNX Runtime has: not with --runtime generic"
+            )
+        if self.session == "stock" and self.optimize != "none":
+            raise UsageError(
+                "--session stock leaves optimizations to the session that opens the file: not with "
+                "--optimize"
+            )
+
+
+def _require_one_of(option: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UsageError(f"{option}: {value!r} is none of {', '.join(known)}")
 
 
 @dataclass(frozen=True)
 class Feed:
-    """A model with everything needed to run it: sizes, inputs and the session recipe."""
+    """A model with everything needed to run it: sizes, inputs and the session recipe.
+
+    `optimized` is there if `loaded` is what the runtime's own optimizations made of the file.
+    """
 
     loaded: LoadedModel
     binding: Binding
     inputs: Mapping[str, Array]
     recipe: Recipe
+    optimized: Optimized | None = None
 
     def source(self) -> ModelSource:
         """The model as it was read (its nodes in a valid order)."""
@@ -129,6 +163,28 @@ def prepare_feed(path: Path, options: Options) -> Feed:
     return Feed(loaded, binding, inputs, recipe)
 
 
+def optimized_feed(feed: Feed, options: Options) -> Feed:
+    """The feed with the model that the runtime's optimizations make of it at `options.optimize`.
+
+    Raises ModelError if the runtime refuses it, VerificationError if the optimized file does not
+    give the bits that the original gives at that level.
+    """
+    level = OptimizationLevel(options.optimize)
+    loaded = feed.loaded
+    made = optimize_offline(loaded.model, loaded.base_dir, level, feed.recipe)
+    done = replace(feed, loaded=replace(loaded, model=made.model), optimized=made)
+    if options.verify:
+        recipe = replace(feed.recipe, optimization=level)
+        expected = run_outputs(feed.source(), feed.inputs, recipe)
+        different = different_names(expected, run_outputs(done.source(), done.inputs, done.recipe))
+        if different:
+            raise VerificationError(
+                f"the model optimized at level {level.value} gives other bits when it is opened "
+                f"from a file: {', '.join(different[:3])}"
+            )
+    return done
+
+
 def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> Subject:
     """Everything that planning needs to know of a model. Runs it a few times.
 
@@ -136,6 +192,13 @@ def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> 
     """
     progress("reading the model")
     feed = prepare_feed(path, options)
+    if is_stock(feed.loaded.model):
+        raise ModelError(
+            f"{path} was already rewritten for default session options: take the original"
+        )
+    if options.optimize != OptimizationLevel.NONE:
+        progress("optimizing the model")
+        feed = optimized_feed(feed, options)
     released = release(feed.loaded.model)
     progress("running the model to learn sizes, workspace and times")
     run = profile_run(released.model, feed.loaded.base_dir, feed.inputs, feed.recipe)

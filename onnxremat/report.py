@@ -11,19 +11,23 @@ import onnx
 from onnxremat.auditing import Audit, HeldTensor
 from onnxremat.planners import PlannerInfo
 from onnxremat.rewriting import RewriteResult
+from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat.verification import Verification
+from onnxremat_rewriters.stock import OrderCheck, StockModel, StockResult
 
 _HELD_SHOWN = 10
+_LEFT_OUT = (onnx.ModelProto, StaticPlan, StockModel, OrderCheck)
 
 
 def as_json(result: Any) -> Any:
-    """A result as data that `json.dumps` takes; models are left out, enums are their values."""
+    """A result as data that `json.dumps` takes; enums are their values. Models and what is written
+    to a file of its own are left out."""
     if is_dataclass(result) and not isinstance(result, type):
         plain: dict[str, Any] = {}
         for name in result.__dataclass_fields__:
             value = getattr(result, name)
-            if not isinstance(value, onnx.ModelProto) and not callable(value):
+            if not isinstance(value, _LEFT_OUT) and not callable(value):
                 plain[name] = as_json(value)
         return plain
     if isinstance(result, Enum):
@@ -41,19 +45,25 @@ def rewrite_text(result: RewriteResult) -> str:
     """What `rewrite` did, in about ten lines."""
     plan = result.plan
     share = 100 * result.rewritten.peak_bytes / max(1, result.original.peak_bytes)
+    planned = "" if result.stock is not None else f"; planned {format_bytes(plan.peak_bytes)}"
     rows = [
         ("limit", _limit(result)),
-        ("activation peak", f"{format_bytes(result.original.peak_bytes)} original"),
+        (_short(result.figure), f"{format_bytes(result.original.peak_bytes)} original"),
     ]
     if result.released.peak_bytes != result.original.peak_bytes:
         rows.append(
             ("", f"{format_bytes(result.released.peak_bytes)} released (no unread value is held)")
         )
     rows.append(
-        ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten ({share:.1f}%; "
-             f"planned {format_bytes(plan.peak_bytes)})")
-    )  # fmt: skip
-    rows.append(("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"))
+        ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten ({share:.1f}%{planned})")
+    )
+    if result.stock is not None:
+        rows.extend(_stock_rows(result.stock))
+        rows.append(("planned", f"{format_bytes(plan.peak_bytes)} of buffers and workspace"))
+    else:
+        rows.append(("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"))
+    if result.static is not None:
+        rows.append(("static plan", _static(result.static)))
     rows.append(
         ("recomputed", f"{result.recomputed} executions beside {result.nodes_before} nodes")
     )
@@ -68,21 +78,56 @@ def rewrite_text(result: RewriteResult) -> str:
         rows.append(("verified", "no (--no-verify)"))
     if result.output is not None:
         rows.append(("written", str(result.output)))
-        rows.append(("open it with", f'onnxremat.open_session("{result.output}")'))
+        if result.plan_output is not None:
+            rows.append(("", str(result.plan_output)))
+        opened = (
+            "onnxruntime.InferenceSession, nothing to be set"
+            if result.stock is not None
+            else f'onnxremat.open_session("{result.output}")'
+        )
+        rows.append(("open it with", opened))
     return _table(rows)
+
+
+def _stock_rows(stock: StockResult) -> list[tuple[str, str]]:
+    """The runs apart, and what loading takes: a saving in one may be paid for in the other."""
+    before, after = stock.original, stock.memory
+    variant = "unchanged: nothing takes less" if stock.chosen is None else stock.chosen.variant
+    return [
+        ("first run", f"{format_bytes(before.first_bytes)} original, "
+                      f"{format_bytes(after.first_bytes)} rewritten"),
+        ("later runs", f"{format_bytes(before.steady_bytes)} original, "
+                       f"{format_bytes(after.steady_bytes)} rewritten"),
+        ("loading", f"{format_bytes(before.loaded_bytes)} original, "
+                    f"{format_bytes(after.loaded_bytes)} rewritten"),
+        ("variant", variant),
+    ]  # fmt: skip
+
+
+def _static(plan: StaticPlan) -> str:
+    over = 100 * (plan.arena_bytes / max(plan.live_peak_bytes, 1) - 1)
+    return (
+        f"arena of {format_bytes(plan.arena_bytes)}, {over:.1f}% above the live peak; none below "
+        f"{format_bytes(plan.bound_bytes)} for this order ({plan.method})"
+    )
+
+
+def _short(figure: str) -> str:
+    return figure.split(" with ", maxsplit=1)[0]
 
 
 def _limit(result: RewriteResult) -> str:
     if result.limit_bytes is None:
-        return "the smallest peak"
+        return f"the smallest {result.figure}"
     own = f" ({result.limit_text} of the original's)" if result.limit_text.endswith("%") else ""
-    return f"{format_bytes(result.limit_bytes)}{own}, activation peak"
+    return f"{format_bytes(result.limit_bytes)}{own}, {result.figure}"
 
 
 def verification_text(result: Verification) -> str:
     """What `verify` measured."""
+    name = "resident peak" if result.compared_with else "activation peak"
     rows = [
-        ("activation peak", f"{format_bytes(result.original.peak_bytes)} original"),
+        (name, f"{format_bytes(result.original.peak_bytes)} original"),
         ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten"),
     ]
     return _table(rows + _verification_rows(result))
@@ -92,6 +137,8 @@ def _verification_rows(result: Verification) -> list[tuple[str, str]]:
     same = (
         "identical bit for bit" if result.identical else f"DIFFER: {len(result.different_outputs)}"
     )
+    if result.compared_with:
+        same += f" to {result.compared_with}"
     order = "as planned" if result.order_as_planned else "NOT as planned"
     return [
         ("measured time", f"{format_seconds(result.original_seconds)} original, "

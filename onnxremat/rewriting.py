@@ -14,45 +14,52 @@ from tempfile import NamedTemporaryFile
 import onnx
 
 from onnxremat.auditing import Floor, Peak, find_floor, find_peak
+from onnxremat.bounds import peak_bound
 from onnxremat.errors import ModelError, UsageError
-from onnxremat.importer import ImportedModel
 from onnxremat.importer.load import external_location, external_tensors
-from onnxremat.plan import Limits, Plan, Problem, Progress
+from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
 from onnxremat.planners import PLANNERS
 from onnxremat.planning import plan_within
 from onnxremat.prepare import Options, ProgressReport, Subject, prepare, prepare_planner, silent
-from onnxremat.runtimes.measure import HeapMeasurement, in_memory, measure_activation
-from onnxremat.runtimes.order import is_constant, priority_order
-from onnxremat.runtimes.record import PlanRecord, attach_record
-from onnxremat.runtimes.rules import RECIPE_RULES
+from onnxremat.runtimes.generic import StaticPlan, emit_plan
+from onnxremat.runtimes.layout import layout_width
+from onnxremat.runtimes.measure import PeakMeasurement
+from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record
 from onnxremat.schedule import given_order, with_eager_ops
+from onnxremat.targets import Made, Target, make_target
 from onnxremat.units import MemoryLimit, format_bytes, format_seconds, parse_limit
-from onnxremat.verification import Verification, require, verify
-from onnxremat_rewriters.recompute import Rewritten, apply_schedule
-from onnxremat_rewriters.release import release
+from onnxremat.verification import Verification, require
+from onnxremat_rewriters.stock import StockResult
 
 
 @dataclass(frozen=True)
 class RewriteResult:
     """A model that runs within a limit, and everything measured on the way.
 
-    `limit_bytes` is None if the smallest peak was asked for. `peak` and `floor` describe the
-    original in its own order. `verification` is None with `verify=False`. `planning_seconds` is
-    the time from the imported model to the rewritten one, measuring it included.
+    `limit_bytes` is None if the smallest peak was asked for. `figure` says in words what the limit
+    is of; `original`, `released` and `rewritten` are measured figures of that kind. `peak` and
+    `floor` describe the original in its own order. `stock` is there for files for default session
+    options, `static` if a static plan was asked for, and `plan_output` is where it was written.
+    `verification` is None with `verify=False`. `planning_seconds` is the time from the imported
+    model to the rewritten one, measuring it included.
     """
 
     model: onnx.ModelProto
     output: Path | None
     limit_text: str
     limit_bytes: int | None
+    figure: str
     plan: Plan
     peak: Peak
     floor: Floor
     nodes_before: int
     recomputed: int
-    original: HeapMeasurement
-    released: HeapMeasurement
-    rewritten: HeapMeasurement
+    original: PeakMeasurement
+    released: PeakMeasurement
+    rewritten: PeakMeasurement
+    stock: StockResult | None
+    static: StaticPlan | None
+    plan_output: Path | None
     verification: Verification | None
     planning_seconds: float
 
@@ -69,14 +76,17 @@ def rewrite(
     options: Options | None = None,
     *,
     output: str | os.PathLike[str] | None = None,
+    plan_output: str | os.PathLike[str] | None = None,
     progress: ProgressReport = silent,
     stop: Callable[[], bool] | None = None,
 ) -> RewriteResult:
-    """Rewrite the model in a file so that ONNX Runtime runs it within `mem`.
+    """Rewrite the model in a file so that it runs within `mem`.
 
-    `mem` is a limit of the activation peak (`"4MB"`, bytes, `"60%"` of the model's own measured
-    peak, `"min"`). `output` is written at the very end, under a temporary name first; without it
-    nothing is written. `stop()` turning true ends planning with the best plan so far.
+    `mem` is a limit (`"4MB"`, bytes, `"60%"` of the model's own measured figure, `"min"`) of what
+    the target that the options choose limits: the activation peak by default, the resident peak
+    with `session="stock"`, the arena with `runtime="generic"`. `output` is written at the very end,
+    under a temporary name first; without it nothing is written. `plan_output` is for the static
+    plan of the result, as JSON. `stop()` turning true ends planning with the best plan so far.
 
     Raises UsageError, ModelError, InfeasibleError (proved), NoPlanFoundError (not found in time),
     VerificationError.
@@ -88,109 +98,98 @@ def rewrite(
         raise UsageError(f"--planner: there is no {options.planner!r}; there are {known}")
     path = Path(model)
     target = None if output is None else Path(output)
-    if target is not None:
-        _check_output(path, target)
+    plan_target = None if plan_output is None else Path(plan_output)
+    for written in (target, plan_target):
+        if written is not None:
+            _check_output(path, written)
     subject = prepare(path, options, progress)
     if target is not None:
         _check_external_data(subject.feed.loaded.model, path, target)
-    result = _plan_and_verify(subject, limit, options, target, progress, stop)
+    result = _plan_and_verify(
+        subject, limit, options, static=plan_target is not None, progress=progress, stop=stop
+    )
+    progress("writing")
     if target is not None:
-        progress("writing")
         _copy_external_data(result.model, path, target)
-        _write(result.model, target)
-    return result
+        _write(result.model.SerializeToString(), target)
+    if plan_target is not None and result.static is not None:
+        _write(result.static.as_json().encode(), plan_target)
+    return replace(result, output=target, plan_output=plan_target)
 
 
 def _plan_and_verify(
     subject: Subject,
     limit: MemoryLimit,
     options: Options,
-    target: Path | None,
+    *,
+    static: bool,
     progress: ProgressReport,
     stop: Callable[[], bool] | None,
 ) -> RewriteResult:
-    feed, graph = subject.feed, subject.imported.graph
+    graph = subject.imported.graph
     if not graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to plan")
-    progress("measuring the original")
-    original = measure_activation(feed.source(), feed.inputs, feed.recipe)
-    released = original
-    if subject.released.changed:
-        released = measure_activation(subject.released_source(), feed.inputs, feed.recipe)
+    target = make_target(subject, options, progress)
     as_given = with_eager_ops(graph, given_order(graph))
-    peak = find_peak(graph, as_given, RECIPE_RULES)
+    peak = find_peak(graph, as_given, target.rules)
     problem = Problem(
         graph,
-        RECIPE_RULES,
-        budget_bytes=limit.resolve(original.peak_bytes),
+        target.rules,
+        budget_bytes=limit.resolve(target.original.peak_bytes),
         max_copies=None if options.recompute else 1,
         starts=(as_given,),
     )
+    bound = None if target.bound_rules is None else peak_bound(graph, target.bound_rules)
+    own_order = make_plan(problem, as_given, "given_order", peak_bound_bytes=0)
     prepare_planner(progress)
     started = time.perf_counter()
-    candidates: dict[int, tuple[Rewritten, HeapMeasurement]] = {}
+    candidates: dict[int, Made] = {}
 
     def measure(plan: Plan) -> int:
-        progress("measuring the plan")
-        rewritten = write_plan(subject.imported, plan)
-        source = in_memory(rewritten.model, feed.loaded.base_dir)
-        measured = measure_activation(source, feed.inputs, feed.recipe)
-        candidates[id(plan)] = (rewritten, measured)
-        return measured.peak_bytes
+        made = candidates[id(plan)] = target.make(plan)
+        return made.measured.peak_bytes
 
     attempt = plan_within(
         problem,
         PLANNERS[options.planner].function,
         _limits(graph.total_cost(), options, progress, stop),
-        error_bytes=released.peak_bytes - peak.nbytes,
+        bound=bound,
+        error_bytes=target.expected_bytes(own_order) - peak.nbytes,
+        expect=target.expected_bytes,
         measure=measure,
         rewriters="recomputation and reordering" if options.recompute else "reordering alone",
     )
-    rewritten, measured = candidates[id(attempt.plan)]
+    made = candidates[id(attempt.plan)]
     planning_seconds = time.perf_counter() - started
-    final = _with_record(subject, rewritten, attempt.plan, measured, problem.budget_bytes)
+    final = _with_record(subject, target, made, attempt.plan, problem.budget_bytes)
     verification = None
     if options.verify:
-        verification = verify(
-            feed.loaded,
-            replace(feed.loaded, model=final),
-            feed.inputs,
-            feed.recipe,
-            progress=progress,
-            measured=(original, measured),
-        )
+        verification = target.verify(made, final)
         require(verification, problem.budget_bytes)
+    if static and made.static is None:
+        progress("placing the buffers")
+        schedule = with_eager_ops(graph, attempt.plan.schedule)
+        made = replace(made, static=emit_plan(graph, schedule, target.rules, seed=options.seed))
     return RewriteResult(
-        final,
-        target,
-        limit.text,
-        problem.budget_bytes,
-        attempt.plan,
-        peak,
-        find_floor(graph, RECIPE_RULES),
-        len(feed.loaded.model.graph.node),
-        rewritten.recomputed,
-        original,
-        released,
-        measured,
-        verification,
-        planning_seconds,
+        model=final,
+        output=None,
+        limit_text=limit.text,
+        limit_bytes=problem.budget_bytes,
+        figure=target.figure,
+        plan=attempt.plan,
+        peak=peak,
+        floor=find_floor(graph, target.rules),
+        nodes_before=len(subject.feed.loaded.model.graph.node),
+        recomputed=made.rewritten.recomputed,
+        original=target.original,
+        released=target.released,
+        rewritten=made.measured,
+        stock=made.stock,
+        static=made.static,
+        plan_output=None,
+        verification=verification,
+        planning_seconds=planning_seconds,
     )
-
-
-def write_plan(imported: ImportedModel, plan: Plan) -> Rewritten:
-    """The model of a plan: released, for copies leave outputs unread that their originals' readers
-    read; and its nodes where the runtime executes them, for it starts Shape and Size at once."""
-    rewritten = apply_schedule(imported, with_eager_ops(imported.graph, plan.schedule))
-    released = release(rewritten.model)
-    origin = [None if i is None else rewritten.origin[i] for i in released.origin]
-    model = released.model
-    nodes = list(model.graph.node)
-    constant = [i for i, node in enumerate(nodes) if is_constant(node)]
-    order = [*constant, *priority_order(nodes)]
-    model.graph.ClearField("node")
-    model.graph.node.extend(nodes[i] for i in order)
-    return Rewritten(model, tuple(origin[i] for i in order), rewritten.recomputed)
 
 
 def _limits(
@@ -209,24 +208,26 @@ def _limits(
 
 
 def _with_record(
-    subject: Subject,
-    rewritten: Rewritten,
-    plan: Plan,
-    measured: HeapMeasurement,
-    limit_bytes: int | None,
+    subject: Subject, target: Target, made: Made, plan: Plan, limit_bytes: int | None
 ) -> onnx.ModelProto:
     feed = subject.feed
+    optimized = None
+    if feed.optimized is not None:
+        width = layout_width() if feed.optimized.needs_this_processor else None
+        optimized = OptimizedFor(feed.optimized.level.value, feed.optimized.provider, width)
     record = PlanRecord.of(
-        feed.recipe,
+        target.recipe,
         input_shapes=feed.binding.input_shapes,
+        figure=target.figure,
         limit_bytes=limit_bytes,
         planned_peak_bytes=plan.peak_bytes,
-        measured_peak_bytes=measured.peak_bytes,
+        measured_peak_bytes=made.measured.peak_bytes,
         planner=plan.planner,
-        recomputed=rewritten.recomputed,
+        recomputed=made.rewritten.recomputed,
         original_sha256=feed.loaded.sha256,
+        optimized=optimized,
     )
-    return attach_record(rewritten.model, record)
+    return attach_record(made.model, record)
 
 
 def _check_output(model: Path, target: Path) -> None:
@@ -261,15 +262,15 @@ def _copy_external_data(model: onnx.ModelProto, path: Path, target: Path) -> Non
             shutil.copyfile(source, copy)
 
 
-def _write(model: onnx.ModelProto, target: Path) -> None:
-    """Write a model under a temporary name, then rename: never half a file."""
+def _write(data: bytes, target: Path) -> None:
+    """Write a file under a temporary name, then rename: never half a file."""
     try:
         with NamedTemporaryFile(
             dir=target.parent, prefix=f".{target.stem}-", suffix=".tmp", delete=False
         ) as file:
             temporary = Path(file.name)
             try:
-                file.write(model.SerializeToString())
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
                 temporary.chmod(0o644)

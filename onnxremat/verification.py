@@ -4,26 +4,36 @@ Both models run in the real runtime, under the same session options and thread c
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from onnxremat.errors import UsageError, VerificationError
 from onnxremat.importer import LoadedModel
-from onnxremat.prepare import Options, ProgressReport, prepare_feed, silent
+from onnxremat.prepare import (
+    Options,
+    ProgressReport,
+    optimized_feed,
+    prepare_feed,
+    silent,
+)
+from onnxremat.runtimes.compare import different_names
 from onnxremat.runtimes.measure import (
-    HeapMeasurement,
+    PeakMeasurement,
+    PeakMethod,
     in_memory,
     measure_activation,
     measure_times,
     run_outputs,
 )
 from onnxremat.runtimes.profiling import profile_run
-from onnxremat.runtimes.recipe import Recipe
+from onnxremat.runtimes.recipe import STOCK, OptimizationLevel, Recipe
 from onnxremat.runtimes.record import read_record
 from onnxremat.runtimes.wire import Array
 from onnxremat.units import format_bytes
+from onnxremat_rewriters.stock import SessionMemory, check_order, measure_session, read_stock
+
+WITHOUT_OPTIMIZATIONS = "the original without optimizations"
+WITH_DEFAULTS = "the original with default options"
 
 
 @dataclass(frozen=True)
@@ -33,17 +43,19 @@ class Verification:
     `different_outputs` are the outputs whose bits differ. `deterministic`: the original gave the
     same bits twice (asked only if something differs). `order_as_planned`: the runtime executed the
     rewritten file's nodes in file order. Times are medians of alternating runs; `time_ratio` is the
-    median of rewritten / original in the same round.
+    median of rewritten / original in the same round. `compared_with` says what the outputs were
+    compared with, where that is not the original under the same options.
     """
 
     different_outputs: tuple[str, ...]
     deterministic: bool
     order_as_planned: bool
-    original: HeapMeasurement
-    rewritten: HeapMeasurement
+    original: PeakMeasurement
+    rewritten: PeakMeasurement
     original_seconds: float
     rewritten_seconds: float
     time_ratio: float
+    compared_with: str = ""
 
     @property
     def identical(self) -> bool:
@@ -63,7 +75,7 @@ def verify(
     recipe: Recipe,
     *,
     progress: ProgressReport = silent,
-    measured: tuple[HeapMeasurement, HeapMeasurement] | None = None,
+    measured: tuple[PeakMeasurement, PeakMeasurement] | None = None,
 ) -> Verification:
     """Run both models: outputs, order, peaks (`measured` if they are known already), times.
 
@@ -102,7 +114,9 @@ def verify_files(
 ) -> Verification:
     """`verify` for two files, under the recipe stored in the rewritten one.
 
-    Raises UsageError if the rewritten file was not made by onnxremat.
+    A file for default session options is measured and compared under those (`verify_stock`); one
+    of an optimized model is compared with the original optimized alike. Raises UsageError if the
+    rewritten file was not made by onnxremat.
     """
     progress("reading the models")
     feed = prepare_feed(original, options)
@@ -111,7 +125,70 @@ def verify_files(
     if record is None:
         raise UsageError(f"{rewritten} holds no onnxremat plan: it was not made by onnxremat")
     recipe = record.recipe if options.threads is None else feed.recipe
+    if record.recipe.optimization is not OptimizationLevel.NONE:
+        recipe = record.recipe if options.threads is None else STOCK.with_threads(options.threads)
+        return verify_stock(feed.loaded, other.loaded, feed.inputs, recipe, progress=progress)
+    if record.optimized is not None:
+        feed = optimized_feed(feed, replace(options, optimize=record.optimized.level))
     return verify(feed.loaded, other.loaded, feed.inputs, recipe, progress=progress)
+
+
+def verify_stock(
+    original: LoadedModel,
+    rewritten: LoadedModel,
+    inputs: Mapping[str, Array],
+    recipe: Recipe,
+    *,
+    progress: ProgressReport = silent,
+) -> Verification:
+    """`verify` for a file that is opened with default options: its peaks are resident memory.
+
+    Outputs are compared with the original's without optimizations, and if they differ with those
+    under the same options. The order is that of the steps the stock rewriter wrote down.
+    """
+    old = in_memory(original.model, original.base_dir)
+    new = in_memory(rewritten.model, rewritten.base_dir)
+    progress("comparing outputs")
+    got = run_outputs(new, inputs, recipe)
+    plain = replace(recipe, optimization=OptimizationLevel.NONE)
+    compared = WITHOUT_OPTIMIZATIONS
+    different: tuple[str, ...] = ()
+    for options, words in ((plain, WITHOUT_OPTIMIZATIONS), (recipe, WITH_DEFAULTS)):
+        expected = run_outputs(old, inputs, options)
+        compared, different = words, different_names(expected, got)
+        if not different:
+            break
+    deterministic = not different or not different_names(expected, run_outputs(old, inputs, recipe))
+    in_order = True
+    made = read_stock(rewritten.model)
+    if made is not None and made.edges:
+        progress("comparing the executed order with the plan")
+        order = check_order(made, rewritten.base_dir, inputs, threads=recipe.threads)
+        in_order = order.as_planned
+    progress("measuring memory")
+    before, after = (
+        resident_peak(measure_session(one.model, one.base_dir, inputs, recipe, repeats=2))
+        for one in (original, rewritten)
+    )
+    progress("measuring times")
+    times = measure_times([old, new], inputs, [recipe, recipe])
+    return Verification(
+        different,
+        deterministic,
+        in_order,
+        before,
+        after,
+        times.median_seconds[0],
+        times.median_seconds[1],
+        times.ratios[1],
+        compared,
+    )
+
+
+def resident_peak(memory: SessionMemory) -> PeakMeasurement:
+    """The most that any run takes above the loaded session."""
+    peaks = memory.run_peaks_bytes
+    return PeakMeasurement(max(peaks), peaks, PeakMethod.RESIDENT)
 
 
 def require(result: Verification, limit_bytes: int | None) -> None:
@@ -133,23 +210,6 @@ def require(result: Verification, limit_bytes: int | None) -> None:
             f"the rewritten model's measured peak, {format_bytes(result.rewritten.peak_bytes)}, is "
             f"above the limit of {format_bytes(limit_bytes)}"
         )
-
-
-def different_names(expected: Mapping[str, Array], got: Mapping[str, Array]) -> tuple[str, ...]:
-    """Names of outputs that are missing on one side or differ in type, shape or any bit."""
-    return tuple(
-        name
-        for name in sorted(expected.keys() | got.keys())
-        if name not in expected or name not in got or not _same_bits(expected[name], got[name])
-    )
-
-
-def _same_bits(a: Array, b: Array) -> bool:
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    if a.dtype.hasobject or a.dtype.kind in "US":
-        return bool(np.array_equal(a, b))
-    return np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
 
 
 def executed_in_file_order(

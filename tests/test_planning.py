@@ -1,11 +1,14 @@
 """The loop between planner and runtime, with a planner and a runtime made for the test."""
 
+from collections.abc import Callable
+
 import pytest
 
+from onnxremat.bounds import peak_bound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.memory import MemoryRules
-from onnxremat.plan import Limits, Plan, PlanStatus, Problem, make_plan
-from onnxremat.planning import MAX_ROUNDS, plan_within
+from onnxremat.plan import Limits, Plan, Planner, PlanStatus, Problem, make_plan
+from onnxremat.planning import MAX_ROUNDS, Attempt, plan_within
 from onnxremat.schedule import given_order
 from tests.graphs import chain
 
@@ -17,10 +20,28 @@ def planner(problem: Problem, limits: Limits) -> Plan:
     return make_plan(problem, given_order(problem.graph), "test", peak_bound_bytes=1000)
 
 
+def within(
+    problem: Problem = PROBLEM,
+    planner: Planner = planner,
+    *,
+    error_bytes: int = 0,
+    measure: Callable[[Plan], int],
+    expect: Callable[[Plan], int] = lambda plan: 0,
+) -> Attempt:
+    return plan_within(
+        problem,
+        planner,
+        LIMITS,
+        bound=peak_bound(problem.graph, problem.rules),
+        error_bytes=error_bytes,
+        expect=expect,
+        measure=measure,
+        rewriters="reordering",
+    )
+
+
 def test_a_plan_that_measures_within_the_limit_is_taken() -> None:
-    attempt = plan_within(
-        PROBLEM, planner, LIMITS, error_bytes=50, measure=lambda plan: plan.peak_bytes + 60, rewriters="r"
-    )  # fmt: skip
+    attempt = within(error_bytes=50, measure=lambda plan: plan.peak_bytes + 60)
     assert (attempt.target_bytes, attempt.measured_bytes) == (1150, 1060)
 
 
@@ -34,9 +55,39 @@ def test_what_measures_too_much_is_planned_again_for_less() -> None:
         targets.append(problem.budget_bytes)
         return planner(problem, limits)
 
-    attempt = plan_within(PROBLEM, spy, LIMITS, error_bytes=-5, measure=measure, rewriters="r")
+    attempt = within(planner=spy, error_bytes=-5, measure=measure)
     assert targets == [1200, 1100, 1000]
     assert attempt.measured_bytes == 1200
+
+
+def test_what_is_expected_to_take_too_much_is_not_measured() -> None:
+    targets, measured = [], []
+
+    def measure(plan: Plan) -> int:
+        measured.append(targets[-1])
+        return 1100
+
+    def spy(problem: Problem, limits: Limits) -> Plan:
+        targets.append(problem.budget_bytes)
+        return planner(problem, limits)
+
+    attempt = within(
+        planner=spy, measure=measure, expect=lambda plan: 1250 if targets[-1] > 1150 else 1200
+    )
+    assert targets == [1200, 1150]
+    assert measured == [1150]
+    assert attempt.measured_bytes == 1100
+
+
+def test_the_last_chance_is_measured_whatever_is_expected() -> None:
+    measured = []
+
+    def measure(plan: Plan) -> int:
+        measured.append(plan)
+        return 1199
+
+    assert within(measure=measure, expect=lambda plan: 5000).measured_bytes == 1199
+    assert len(measured) == 1
 
 
 def test_a_runtime_that_always_takes_too_much_is_no_plan() -> None:
@@ -49,16 +100,14 @@ def test_a_runtime_that_always_takes_too_much_is_no_plan() -> None:
     with pytest.raises(
         NoPlanFoundError, match=r"smallest peak found is 1\.23 kB.*none below 1\.00 kB"
     ):
-        plan_within(PROBLEM, planner, LIMITS, error_bytes=0, measure=measure, rewriters="r")
+        within(measure=measure)
     assert len(rounds) == MAX_ROUNDS
 
 
 def test_a_limit_below_the_bound_is_proved_impossible() -> None:
     problem = Problem(PROBLEM.graph, PROBLEM.rules, budget_bytes=900)
     with pytest.raises(InfeasibleError) as error:
-        plan_within(
-            problem, planner, LIMITS, error_bytes=0, measure=lambda plan: 0, rewriters="reordering"
-        )
+        within(problem, measure=lambda plan: 0)
     for part in (
         "900 B is impossible with reordering",
         "1.00 kB (inputs, outputs and workspace of op1 (Op))",
@@ -67,10 +116,18 @@ def test_a_limit_below_the_bound_is_proved_impossible() -> None:
         assert part in str(error.value)
 
 
+def test_without_a_bound_nothing_is_said_to_be_impossible() -> None:
+    problem = Problem(PROBLEM.graph, PROBLEM.rules, budget_bytes=900)
+    with pytest.raises(NoPlanFoundError) as error:
+        plan_within(
+            problem, planner, LIMITS, bound=None, error_bytes=0, expect=lambda plan: 0,
+            measure=lambda plan: 0, rewriters="r",
+        )  # fmt: skip
+    assert "exists" not in str(error.value)
+
+
 def test_without_a_budget_the_smallest_is_measured_once() -> None:
     problem = Problem(PROBLEM.graph, PROBLEM.rules)
-    attempt = plan_within(
-        problem, planner, LIMITS, error_bytes=9, measure=lambda plan: 7, rewriters="r"
-    )
+    attempt = within(problem, error_bytes=9, measure=lambda plan: 7)
     assert (attempt.target_bytes, attempt.measured_bytes) == (None, 7)
     assert attempt.plan.status is PlanStatus.OPTIMAL

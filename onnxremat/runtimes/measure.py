@@ -24,25 +24,29 @@ Model = Path | str | ModelSource
 """What can be measured: a file, or a ModelSource made by `in_memory`."""
 
 
-class HeapMethod(StrEnum):
-    """What an activation figure was taken from."""
+class PeakMethod(StrEnum):
+    """What a peak was taken from."""
 
     HEAP = "heap"
+    """All that was allocated in a run."""
     RESIDENT = "resident"
+    """Pages in memory, above the loaded session."""
+    ARENA = "arena"
+    """Offsets of a static plan: nothing was run."""
 
 
 @dataclass(frozen=True)
-class HeapMeasurement:
+class PeakMeasurement:
     """The most bytes held at once during a run: graph outputs and workspace included, weights,
     the caller's inputs and the loaded session excluded.
 
-    `peak_bytes` is the worst of `run_peaks_bytes`. `method` is RESIDENT, and `reason` says why,
-    where the heap could not be counted; the figure is then in whole pages and less exact.
+    `peak_bytes` is the worst of `run_peaks_bytes`. Where the heap could not be counted, `method`
+    is RESIDENT, and `reason` says why; the figure is then in whole pages and less exact.
     """
 
     peak_bytes: int
     run_peaks_bytes: tuple[int, ...]
-    method: HeapMethod = HeapMethod.HEAP
+    method: PeakMethod = PeakMethod.HEAP
     reason: str = ""
 
 
@@ -85,7 +89,7 @@ def in_memory(model: onnx.ModelProto, base_dir: Path | str) -> ModelSource:
 
 def measure_activation(
     model: Model, inputs: Mapping[str, Array], recipe: Recipe, runs: int = 3
-) -> HeapMeasurement:
+) -> PeakMeasurement:
     """The heap peak of a run, the worst of `runs` runs in one process, the first included.
 
     Falls back on resident memory, and says so, where memray does not exist. Raises ModelError if
@@ -96,14 +100,14 @@ def measure_activation(
         answer = job.answer
     if "unavailable" in answer:
         resident = measure_resident(model, inputs, recipe, runs)
-        return HeapMeasurement(
+        return PeakMeasurement(
             resident.peak_bytes,
             resident.run_peaks_bytes,
-            HeapMethod.RESIDENT,
+            PeakMethod.RESIDENT,
             f"{answer['unavailable']}; resident memory instead ({resident.method})",
         )
     peaks = tuple(answer["run_peaks_bytes"])
-    return HeapMeasurement(max(peaks), peaks)
+    return PeakMeasurement(max(peaks), peaks)
 
 
 def measure_resident(

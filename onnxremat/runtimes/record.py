@@ -6,7 +6,7 @@ the input shapes; the rest says where the file comes from.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx
@@ -16,23 +16,36 @@ from onnxremat.runtimes.library import RUNTIME_VERSION
 from onnxremat.runtimes.recipe import Recipe
 
 METADATA_KEY = "onnxremat.plan"
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 RUNTIME = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class OptimizedFor:
+    """What a file is tied to that holds the runtime's own optimizations: their level, the
+    execution provider, and the width of the blocked layout (None if it is not in that layout)."""
+
+    level: str
+    provider: str
+    layout_width: int | None
 
 
 @dataclass(frozen=True)
 class PlanRecord:
     """What a rewritten file was made for, and how.
 
-    `limit_bytes`: the limit that was asked for, None for the smallest peak. `planned_peak_bytes`
-    and `measured_peak_bytes`: activation peaks. `threads`: of the runtime, None for its own choice.
-    `runtime_version`: of the runtime it was measured on. `input_shapes`: sizes in elements the plan
-    holds for. `executed`: node names in plan order, if they were kept. `recomputed`: how many nodes
-    were added. `original_sha256`: of the model file it was made from.
+    `figure`: what is limited, in words. `limit_bytes`: the limit that was asked for, None for the
+    smallest. `planned_peak_bytes`: by the model of memory; `measured_peak_bytes`: the figure.
+    `threads`: of the runtime, None for its own choice. `runtime_version`: of the runtime it was
+    measured on. `input_shapes`: sizes in elements the plan holds for. `executed`: node names in
+    plan order, if they were kept. `recomputed`: how many nodes were added. `original_sha256`: of
+    the model file it was made from. `optimized`: what the runtime's own optimizations, done before
+    the plan, tie the file to.
     """
 
     recipe: Recipe
     input_shapes: Mapping[str, tuple[int, ...]]
+    figure: str
     limit_bytes: int | None
     planned_peak_bytes: int
     measured_peak_bytes: int
@@ -41,6 +54,7 @@ class PlanRecord:
     original_sha256: str
     threads: int | None = None
     executed: tuple[str, ...] = ()
+    optimized: OptimizedFor | None = None
     runtime: str = RUNTIME
     runtime_version: str = RUNTIME_VERSION
     version: int = RECORD_VERSION
@@ -51,6 +65,7 @@ class PlanRecord:
         recipe: Recipe,
         *,
         input_shapes: Mapping[str, tuple[int, ...]],
+        figure: str,
         limit_bytes: int | None,
         planned_peak_bytes: int,
         measured_peak_bytes: int,
@@ -58,11 +73,13 @@ class PlanRecord:
         recomputed: int,
         original_sha256: str,
         executed: tuple[str, ...] = (),
+        optimized: OptimizedFor | None = None,
     ) -> "PlanRecord":
         """A record for this version of the runtime; threads are the recipe's."""
         return cls(
             recipe=recipe,
             input_shapes=dict(input_shapes),
+            figure=figure,
             limit_bytes=limit_bytes,
             planned_peak_bytes=planned_peak_bytes,
             measured_peak_bytes=measured_peak_bytes,
@@ -71,12 +88,14 @@ class PlanRecord:
             original_sha256=original_sha256,
             threads=recipe.threads,
             executed=executed,
+            optimized=optimized,
         )
 
     def to_json(self) -> str:
         """The record as JSON, keys sorted; `from_json` reverses it."""
         data = {
             "version": self.version,
+            "figure": self.figure,
             "limit_bytes": self.limit_bytes,
             "planned_peak_bytes": self.planned_peak_bytes,
             "measured_peak_bytes": self.measured_peak_bytes,
@@ -86,6 +105,7 @@ class PlanRecord:
             "recipe": self.recipe.to_dict(),
             "input_shapes": {name: list(shape) for name, shape in self.input_shapes.items()},
             "executed": list(self.executed),
+            "optimized": None if self.optimized is None else asdict(self.optimized),
             "planner": self.planner,
             "recomputed": self.recomputed,
             "original_sha256": self.original_sha256,
@@ -114,6 +134,7 @@ class PlanRecord:
         return cls(
             recipe=Recipe.from_dict(data["recipe"]),
             input_shapes={str(name): tuple(int(d) for d in shape) for name, shape in shapes},
+            figure=data["figure"],
             limit_bytes=data["limit_bytes"],
             planned_peak_bytes=data["planned_peak_bytes"],
             measured_peak_bytes=data["measured_peak_bytes"],
@@ -122,6 +143,7 @@ class PlanRecord:
             original_sha256=data["original_sha256"],
             threads=data["threads"],
             executed=tuple(data["executed"]),
+            optimized=None if data["optimized"] is None else OptimizedFor(**data["optimized"]),
             runtime=data["runtime"],
             runtime_version=data["runtime_version"],
             version=data["version"],

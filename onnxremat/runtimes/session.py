@@ -13,6 +13,7 @@ from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession, 
 
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.runtimes import recipe as recipes
+from onnxremat.runtimes.layout import layout_width
 from onnxremat.runtimes.library import RUNTIME_ERRORS
 from onnxremat.runtimes.process import one_line
 from onnxremat.runtimes.record import PlanRecord, read_record
@@ -27,10 +28,12 @@ def open_session(
 
     `providers` replaces the recipe's execution provider, `threads` its number of threads: the
     memory promised holds for the recorded ones. Nothing is printed. Raises UsageError if there is
-    no such file, or it has no record of a plan; ModelError if the runtime refuses it.
+    no such file, it has no record of a plan, or it holds optimizations for another provider or
+    processor; ModelError if the runtime refuses it.
     """
     file = Path(path)
     record = _record(file)
+    _require_fitting(file, record, providers)
     recipe = record.recipe if threads is None else record.recipe.with_threads(threads)
     if providers:
         recipe = replace(recipe, provider=providers[0])
@@ -40,6 +43,24 @@ def open_session(
         return PlannedSession(file, record, options, chosen)
     except RUNTIME_ERRORS as error:
         raise ModelError(f"ONNX Runtime refuses {file}: {one_line(str(error))}") from error
+
+
+def _require_fitting(file: Path, record: PlanRecord, providers: Sequence[str] | None) -> None:
+    """Raise UsageError if the file holds optimizations that were made for something else."""
+    made_for = record.optimized
+    if made_for is None:
+        return
+    if providers and providers[0] != made_for.provider:
+        raise UsageError(
+            f"{file} was optimized for {made_for.provider}, not for {providers[0]}: rewrite the "
+            "original for it"
+        )
+    if made_for.layout_width is not None and made_for.layout_width != layout_width():
+        raise UsageError(
+            f"{file} holds convolutions laid out in blocks of {made_for.layout_width} channels, "
+            f"which this processor does not have: rewrite the original here, or with --optimize "
+            "extended"
+        )
 
 
 class PlannedSession(InferenceSession):

@@ -11,7 +11,7 @@ from onnxremat.errors import ModelError, UsageError
 from onnxremat.runtimes import measure, process
 from onnxremat.runtimes.inputs import make_inputs
 from onnxremat.runtimes.measure import (
-    HeapMethod,
+    PeakMethod,
     in_memory,
     measure_activation,
     measure_resident,
@@ -47,7 +47,7 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_heap_peak_is_exact(eight: Path) -> None:
     pytest.importorskip("memray", reason="the heap is counted by memray")
     found = measure_activation(eight, make_inputs(ladder(8)), RECIPE_1, runs=2)
-    assert found.method is HeapMethod.HEAP
+    assert found.method is PeakMethod.HEAP
     assert found.reason == ""
     assert found.peak_bytes == max(found.run_peaks_bytes)
     for peak in found.run_peaks_bytes:
@@ -66,7 +66,7 @@ def test_without_memray_the_figure_is_resident_memory_and_says_so(
 
     monkeypatch.setattr(process, "execute", without_memray)
     found = measure_activation(eight, make_inputs(ladder(8)), RECIPE_1, runs=2)
-    assert found.method is HeapMethod.RESIDENT
+    assert found.method is PeakMethod.RESIDENT
     assert "not on this system; resident memory instead" in found.reason
     assert found.peak_bytes > 14 * MEGABYTES
 

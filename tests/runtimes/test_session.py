@@ -19,6 +19,7 @@ PLAIN = model([node("Neg", ["x"], ["y"])], [value("x", FLOAT, ["n", 3])], ["y"])
 RECORD = PlanRecord.of(
     RECIPE.with_threads(2).with_dimensions({"n": 2}),
     input_shapes={"x": (2, 3)},
+    figure="activation peak",
     limit_bytes=4_000_000,
     planned_peak_bytes=3_900_000,
     measured_peak_bytes=3_950_000,
@@ -65,7 +66,7 @@ def test_attaching_changes_nothing_else_and_replaces_an_older_record() -> None:
         ("[]", "damaged"),
         ("{}", "has no 'version'"),
         ('{"version": 99}', "has version 99"),
-        ('{"version": 1}', "has no "),
+        ('{"version": 2}', "has no "),
     ],
 )
 def test_a_damaged_record_says_what_is_wrong(text: str, said: str) -> None:

@@ -26,10 +26,17 @@ from onnxremat_rewriters.stock.build import (
     StockModel,
     is_stock,
     planned_graph,
+    read_stock,
     stock,
 )
 from onnxremat_rewriters.stock.check import OrderCheck, check_order
-from onnxremat_rewriters.stock.choose import Candidate, StockResult, Variant, stock_rewrite
+from onnxremat_rewriters.stock.choose import (
+    Candidate,
+    StockResult,
+    StockTrial,
+    Variant,
+    stock_rewrite,
+)
 from onnxremat_rewriters.stock.resident import SessionMemory, measure_session
 
 __all__ = [
@@ -40,11 +47,13 @@ __all__ = [
     "SessionMemory",
     "StockModel",
     "StockResult",
+    "StockTrial",
     "Variant",
     "check_order",
     "is_stock",
     "measure_session",
     "planned_graph",
+    "read_stock",
     "stock",
     "stock_rewrite",
 ]

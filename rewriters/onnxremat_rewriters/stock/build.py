@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 
@@ -84,19 +85,33 @@ def stock(
     else:
         del result.graph.node[:], result.graph.value_info[:]
         result.graph.node.extend([sequence, *nodes] if uses_token else nodes)
-    parts = {"hide": hide, "chain": chain, "wrap": wrap, "edges": edges.value}
-    result.metadata_props.add(key=STOCK_KEY, value=json.dumps(parts, sort_keys=True))
     made = tuple(next(name for name in node.output if name) for node in steps)
+    parts = {"hide": hide, "chain": chain, "wrap": wrap, "edges": body.edges, "steps": made}
+    result.metadata_props.add(key=STOCK_KEY, value=json.dumps(parts, sort_keys=True))
     return StockModel(result, made, body.edges, tuple(_notes(model, result, body)))
+
+
+def read_stock(model: onnx.ModelProto) -> StockModel | None:
+    """What `stock` answered when it made the model of a file (without the notes), or None."""
+    if not is_stock(model):
+        return None
+    parts = _parts(model)
+    return StockModel(model, tuple(parts["steps"]), parts["edges"], ())
 
 
 def planned_graph(model: onnx.ModelProto) -> onnx.GraphProto:
     """The graph of a stock model that does the work: the branch, or the model's own."""
-    parts = next(json.loads(e.value) for e in model.metadata_props if e.key == STOCK_KEY)
-    if not parts["wrap"]:
+    if not _parts(model)["wrap"]:
         return model.graph
     branch: onnx.GraphProto = attribute(model.graph.node[-1], "then_branch")
     return branch
+
+
+def _parts(model: onnx.ModelProto) -> dict[str, Any]:
+    parts: dict[str, Any] = next(
+        json.loads(entry.value) for entry in model.metadata_props if entry.key == STOCK_KEY
+    )
+    return parts
 
 
 def _notes(before: onnx.ModelProto, after: onnx.ModelProto, body: Body) -> Iterator[str]:

@@ -1,0 +1,35 @@
+"""How wide the blocks of the blocked layout (NCHWc) are on this processor."""
+
+from functools import cache
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxremat.runtimes.optimize import LAYOUT_DOMAIN, optimize_offline
+from onnxremat.runtimes.recipe import RECIPE, OptimizationLevel
+
+_NARROWEST = 8
+
+
+@cache
+def layout_width() -> int | None:
+    """Channels in a block (8 or 16 on 1.31.1), None if this runtime has no such layout.
+
+    The runtime is asked: it pads the filters of a convolution to whole blocks of channels.
+    """
+    filters = numpy_helper.from_array(np.ones((_NARROWEST, 3, 1, 1), np.float32), "w")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 4, 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, _NARROWEST, 4, 4])
+    conv = helper.make_node("Conv", ["x", "w"], ["y"])
+    graph = helper.make_graph([conv], "probe", [x], [y], [filters])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    made = optimize_offline(model, ".", OptimizationLevel.ALL, RECIPE).model
+    sizes = {tensor.name: tensor.dims for tensor in made.graph.initializer}
+    blocked = (node for node in made.graph.node if node.domain == LAYOUT_DOMAIN)
+    widths = (
+        int(sizes[name][0])
+        for node in blocked
+        if node.op_type == "Conv"
+        for name in node.input[1:2]
+    )
+    return next(widths, None)

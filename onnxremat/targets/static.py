@@ -1,0 +1,70 @@
+"""A runtime without an allocator: every buffer at a fixed offset of one arena."""
+
+from dataclasses import replace
+
+import onnx
+
+from onnxremat.plan import Plan
+from onnxremat.prepare import Options, ProgressReport, Subject
+from onnxremat.runtimes.generic import GENERIC_RULES, StaticPlan, emit_plan
+from onnxremat.runtimes.measure import PeakMeasurement, PeakMethod
+from onnxremat.schedule import Schedule, given_order, with_eager_ops
+from onnxremat.targets.target import Made, Target, write_plan
+from onnxremat.verification import Verification, verify
+
+_OFFSET_SECONDS = 10.0
+
+
+class StaticTarget(Target):
+    """Limits the size of the arena.
+
+    Scratch of ONNX Runtime's kernels does not count: another runtime has kernels of its own. The
+    file is verified in ONNX Runtime all the same, for its bits and its order.
+    """
+
+    figure = "arena"
+    rules = replace(GENERIC_RULES, count_workspace=False, alignment_bytes=64)
+    bound_rules = rules
+
+    def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
+        self._subject, self._progress, self._seed = subject, progress, options.seed
+        self.recipe = subject.feed.recipe
+        progress("placing the buffers of the model's own order")
+        graph = subject.imported.graph
+        plan = self._placed(with_eager_ops(graph, given_order(graph)))
+        self.original = self.released = _arena(plan)
+
+    def _placed(self, schedule: Schedule) -> StaticPlan:
+        return emit_plan(
+            self._subject.imported.graph,
+            schedule,
+            self.rules,
+            alignment_bytes=self.rules.alignment_bytes,
+            seconds=_OFFSET_SECONDS,
+            seed=self._seed,
+        )
+
+    def expected_bytes(self, plan: Plan) -> int:
+        """The live peak: no arena is smaller, and few need to be larger."""
+        return plan.peak_bytes
+
+    def make(self, plan: Plan) -> Made:
+        self._progress("placing the buffers")
+        rewritten = write_plan(self._subject.imported, plan)
+        static = self._placed(with_eager_ops(self._subject.imported.graph, plan.schedule))
+        return Made(rewritten, rewritten.model, _arena(static), static=static)
+
+    def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
+        feed = self._subject.feed
+        return verify(
+            feed.loaded,
+            replace(feed.loaded, model=final),
+            feed.inputs,
+            self.recipe,
+            progress=self._progress,
+            measured=(self.original, made.measured),
+        )
+
+
+def _arena(plan: StaticPlan) -> PeakMeasurement:
+    return PeakMeasurement(plan.arena_bytes, (plan.arena_bytes,), PeakMethod.ARENA)

@@ -1,0 +1,116 @@
+"""ONNX Runtime with default session options: nothing is asked of whoever opens the file."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import onnx
+
+from onnxremat.plan import Plan
+from onnxremat.prepare import Options, ProgressReport, Subject
+from onnxremat.runtimes.predict import Prediction, predict
+from onnxremat.runtimes.recipe import STOCK, OptimizationLevel
+from onnxremat.runtimes.rules import STOCK_RULES
+from onnxremat.targets.target import Made, Target, expected_profile, write_plan
+from onnxremat.verification import (
+    WITH_DEFAULTS,
+    WITHOUT_OPTIMIZATIONS,
+    Verification,
+    resident_peak,
+)
+from onnxremat_rewriters.recompute import Rewritten
+from onnxremat_rewriters.stock import StockResult, StockTrial
+from onnxremat_rewriters.stock.choose import LONGEST_TIME_RATIO
+
+_WARM_PERCENTS = (0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 30)
+
+
+class StockTarget(Target):
+    """Limits the resident peak: the most that any run adds to what the loaded session holds.
+
+    Nothing is proved here: default options fuse ops, so that bounds of single ops do not hold.
+    """
+
+    figure = "resident peak with default session options"
+    rules = STOCK_RULES
+    bound_rules = None
+
+    def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
+        feed = subject.feed
+        self._subject, self._progress = subject, progress
+        self.recipe = STOCK.with_threads(options.threads)
+        self._trial = StockTrial(
+            feed.loaded.model,
+            feed.loaded.base_dir,
+            feed.inputs,
+            threads=options.threads,
+            progress=progress,
+        )
+        self.original = self.released = resident_peak(self._trial.before)
+
+    def expected_bytes(self, plan: Plan) -> int:
+        """By the emulation of the arena, for the two variants that hide all shapes: no size is
+        provable there, so that every value has a buffer of its own; there is no memory pattern."""
+        self._progress("predicting the plan")
+        expected = self._expected(write_plan(self._subject.imported, plan))
+        plain = expected(0)
+        warm = min(expected(size).resident_bytes for size in _warm_sizes(plain))
+        return min(plain.resident_bytes, warm)
+
+    def make(self, plan: Plan) -> Made:
+        """A plan that takes longer on purpose is not held against the variants."""
+        rewritten = write_plan(self._subject.imported, plan)
+        expected = self._expected(rewritten)
+        sizes = _warm_sizes(expected(0))
+        warm_bytes = min(sizes, key=lambda size: expected(size).resident_bytes)
+        longer = plan.time_cost / max(plan.time_bound, 1)
+        result = self._trial.rewrite(
+            rewritten.model, LONGEST_TIME_RATIO * longer, warm_bytes=warm_bytes
+        )
+        return Made(rewritten, result.model, resident_peak(result.memory), stock=result)
+
+    def _expected(self, rewritten: Rewritten) -> Callable[[int], Prediction]:
+        """Predicts the rewritten model for a size of the warm block."""
+        profile = expected_profile(self._subject, rewritten)
+        recipe = replace(self.recipe, optimization=OptimizationLevel.NONE, mem_pattern=False)
+
+        @cache
+        def expected(warm_bytes: int) -> Prediction:
+            return predict(
+                rewritten.model, profile, recipe, {}, order=profile.order, warm_bytes=warm_bytes
+            )
+
+        return expected
+
+    def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
+        """What the trial found already: it takes nothing that is not exact and in order."""
+        result = made.stock
+        assert result is not None
+        chosen = result.chosen
+        seconds: tuple[float, ...] = (0.0, 0.0)
+        ratio = 1.0
+        if chosen is not None and chosen.times is not None:
+            seconds, ratio = chosen.times.median_seconds, chosen.times.ratios[1]
+        return Verification(
+            different_outputs=(),
+            deterministic=True,
+            order_as_planned=True,
+            original=self.original,
+            rewritten=made.measured,
+            original_seconds=seconds[0],
+            rewritten_seconds=seconds[-1],
+            time_ratio=ratio,
+            compared_with=_compared_with(result),
+        )
+
+
+def _warm_sizes(plain: Prediction) -> list[int]:
+    """Sizes of the warm block worth trying. In one region as large as what is held at once the
+    arena may still not find room for everything, for it leaves gaps: a little more may be less."""
+    return [plain.first.live_bytes * (100 + percent) // 100 for percent in _WARM_PERCENTS]
+
+
+def _compared_with(result: StockResult) -> str:
+    if result.chosen is None:
+        return "the original itself"
+    return WITHOUT_OPTIMIZATIONS if result.chosen.same_as_unoptimized else WITH_DEFAULTS

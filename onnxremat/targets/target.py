@@ -1,0 +1,90 @@
+"""What a target is, and what they share: a plan written as a model, and its prediction."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import onnx
+
+from onnxremat.importer import ImportedModel
+from onnxremat.memory import MemoryRules
+from onnxremat.plan import Plan
+from onnxremat.prepare import Subject
+from onnxremat.runtimes.generic import StaticPlan
+from onnxremat.runtimes.measure import PeakMeasurement
+from onnxremat.runtimes.order import is_constant, priority_order
+from onnxremat.runtimes.profiling import RunProfile
+from onnxremat.runtimes.recipe import Recipe
+from onnxremat.schedule import with_eager_ops
+from onnxremat.verification import Verification
+from onnxremat_rewriters.recompute import Rewritten, apply_schedule
+from onnxremat_rewriters.release import release
+from onnxremat_rewriters.stock import StockResult
+
+
+@dataclass(frozen=True)
+class Made:
+    """A plan as a file for one target.
+
+    `rewritten` has its nodes in plan order; `model` is what is written (the same, or a form of it).
+    `measured` is the figure that `--mem` limits. `stock` and `static` are the details of those two
+    targets, None elsewhere.
+    """
+
+    rewritten: Rewritten
+    model: onnx.ModelProto
+    measured: PeakMeasurement
+    stock: StockResult | None = None
+    static: StaticPlan | None = None
+
+
+class Target(Protocol):
+    """Where a model will run.
+
+    `figure`: what `--mem` limits, in words. `rules`: of memory, for the planner. `bound_rules`:
+    rules under which no schedule can go below the bound in this target, None if nothing is proved
+    there. `original` and `released`: the figure of the model as it came, and without values that
+    nobody reads. `recipe`: the session options that the file is to be opened with.
+    """
+
+    figure: str
+    rules: MemoryRules
+    bound_rules: MemoryRules | None
+    original: PeakMeasurement
+    released: PeakMeasurement
+    recipe: Recipe
+
+    def expected_bytes(self, plan: Plan) -> int:
+        """What `make(plan)` will measure, as far as it can be told before."""
+        ...
+
+    def make(self, plan: Plan) -> Made:
+        """The plan written and measured."""
+        ...
+
+    def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
+        """Original and `final` (`made.model` with its record) compared in the runtime."""
+        ...
+
+
+def write_plan(imported: ImportedModel, plan: Plan) -> Rewritten:
+    """The model of a plan: released, for copies leave outputs unread that their originals' readers
+    read; and its nodes where the runtime executes them, for it starts Shape and Size at once."""
+    rewritten = apply_schedule(imported, with_eager_ops(imported.graph, plan.schedule))
+    released = release(rewritten.model)
+    origin = [None if i is None else rewritten.origin[i] for i in released.origin]
+    model = released.model
+    nodes = list(model.graph.node)
+    constant = [i for i, node in enumerate(nodes) if is_constant(node)]
+    order = [*constant, *priority_order(nodes)]
+    model.graph.ClearField("node")
+    model.graph.node.extend(nodes[i] for i in order)
+    return Rewritten(model, tuple(origin[i] for i in order), rewritten.recomputed)
+
+
+def expected_profile(subject: Subject, rewritten: Rewritten) -> RunProfile:
+    """The profile of a rewritten model that nobody has run yet: a node does what the node of the
+    subject does that it stands for. It runs in file order."""
+    known = subject.profile.nodes
+    nodes = {i: known[v] for i, v in enumerate(rewritten.origin) if v is not None and v in known}
+    order = tuple(i for i, node in enumerate(rewritten.model.graph.node) if not is_constant(node))
+    return RunProfile(order, nodes)

@@ -1,0 +1,198 @@
+"""`rewrite` for other targets than the recipe: default session options, static plans, optimized
+models."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxremat
+from onnxremat.errors import ModelError, UsageError
+from onnxremat.plan import Plan, Problem, make_plan
+from onnxremat.prepare import Options, prepare
+from onnxremat.report import as_json, rewrite_text
+from onnxremat.rewriting import rewrite
+from onnxremat.runtimes import session as session_module
+from onnxremat.runtimes.optimize import LAYOUT_DOMAIN
+from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record, read_record
+from onnxremat.schedule import given_order, with_eager_ops
+from onnxremat.targets import make_target
+from onnxremat.targets.stock import StockTarget
+from onnxremat.verification import verify_files
+from onnxremat_rewriters.stock import is_stock, read_stock
+
+SCHEMA = Path(onnxremat.__file__).parent / "runtimes" / "plan.schema.json"
+
+
+@pytest.fixture(scope="module")
+def own_order(large_unet_train: Path) -> tuple[StockTarget, Plan]:
+    options = Options(session="stock", threads=1)
+    subject = prepare(large_unet_train, options)
+    target = make_target(subject, options)
+    assert isinstance(target, StockTarget)
+    graph = subject.imported.graph
+    problem = Problem(graph, target.rules)
+    plan = make_plan(problem, with_eager_ops(graph, given_order(graph)), "own", peak_bound_bytes=0)
+    return target, plan
+
+
+def test_a_stock_file_keeps_its_limit_with_nothing_set(
+    large_unet_train: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "stock.onnx"
+    options = Options(session="stock", threads=1, time_limit=4)
+    result = rewrite(large_unet_train, "60%", options, output=output)
+    assert result.stock is not None
+    assert result.stock.chosen is not None
+    assert result.limit_bytes is not None
+    assert result.rewritten.peak_bytes <= result.limit_bytes
+    assert result.stock.memory.steady_bytes < 0.6 * result.stock.original.steady_bytes
+    written = onnx.load(output)
+    onnx.checker.check_model(written)
+    assert is_stock(written)
+    made = read_stock(written)
+    assert made is not None
+    assert made.steps == result.stock.chosen.made.steps  # type: ignore[union-attr]
+    record = read_record(written)
+    assert record is not None
+    assert record.figure == result.figure
+    onnxruntime.InferenceSession(output, providers=["CPUExecutionProvider"])
+    text = rewrite_text(result)
+    assert "later runs" in text
+    assert "resident peak" in text
+    assert as_json(result)["stock"]["original"]["loaded_bytes"] > 0
+    again = verify_files(large_unet_train, output, Options(threads=1))
+    assert again.identical
+    assert again.order_as_planned
+    assert again.rewritten.peak_bytes < 1.1 * result.rewritten.peak_bytes
+    with pytest.raises(ModelError, match="already rewritten for default"):
+        rewrite(output, "min", options)
+
+
+def test_a_stock_plan_is_predicted_before_it_is_measured(
+    own_order: tuple[StockTarget, Plan],
+) -> None:
+    target, plan = own_order
+    expected = target.expected_bytes(plan)
+    made = target.make(plan)
+    assert made.stock is not None
+    hidden = [
+        max(c.memory.run_peaks_bytes)
+        for c in made.stock.candidates
+        if c.memory is not None and c.variant in ("plan", "warm plan")
+    ]
+    assert abs(expected - min(hidden)) < max(0.12 * expected, 1_000_000)
+
+
+def test_a_static_plan_is_written_beside_the_model(unet_train: Path, tmp_path: Path) -> None:
+    output, plan_output = tmp_path / "m.onnx", tmp_path / "m.json"
+    options = Options(runtime="generic", threads=1, time_limit=3)
+    result = rewrite(unet_train, "80%", options, output=output, plan_output=plan_output)
+    plan = json.loads(plan_output.read_text())
+    jsonschema.validate(plan, json.loads(SCHEMA.read_text()))
+    assert plan["arena_bytes"] == result.rewritten.peak_bytes
+    assert result.limit_bytes is not None
+    assert plan["arena_bytes"] <= result.limit_bytes < result.original.peak_bytes
+    assert all(step["workspace"] is None for step in plan["steps"])
+    assert result.verification is not None
+    assert result.verification.identical
+    assert "static plan" in rewrite_text(result)
+    assert "static" not in as_json(result)
+
+
+def test_a_static_plan_may_go_with_the_recipe(unet_train: Path, tmp_path: Path) -> None:
+    plan_output = tmp_path / "m.json"
+    result = rewrite(unet_train, "90%", Options(threads=1, time_limit=2), plan_output=plan_output)
+    plan = json.loads(plan_output.read_text())
+    assert plan["live_peak_bytes"] <= result.plan.peak_bytes
+    assert any(step["workspace"] is not None for step in plan["steps"])
+    assert {path.name for path in tmp_path.iterdir()} == {"m.json"}
+
+
+def convolutions(path: Path) -> Path:
+    """Two convolutions that ONNX Runtime fuses with what follows, and lays out in blocks."""
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal((16, 3, 3, 3)).astype("f"), "w0"),
+        numpy_helper.from_array(rng.standard_normal((16, 16, 3, 3)).astype("f"), "w1"),
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["c0"], "conv0", pads=[1] * 4),
+        helper.make_node("Relu", ["c0"], ["r0"], "relu0"),
+        helper.make_node("Conv", ["r0", "w1"], ["c1"], "conv1", pads=[1] * 4),
+        helper.make_node("Relu", ["c1"], ["r1"], "relu1"),
+        helper.make_node("Add", ["r1", "r0"], ["y"], "add"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 32, 32])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 16, 32, 32])
+    graph = helper.make_graph(nodes, "g", [x], [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("level", ["basic", "extended", "all"])
+def test_an_optimized_model_is_planned_and_tied_to_what_made_it(level: str, tmp_path: Path) -> None:
+    path = convolutions(tmp_path / "m.onnx")
+    output = tmp_path / "o.onnx"
+    result = rewrite(path, "100%", Options(optimize=level, threads=1, time_limit=1), output=output)
+    fused = any("Fused" in n.op_type or n.domain for n in result.model.graph.node)
+    assert fused == (level != "basic")
+    assert result.verification is not None
+    assert result.verification.identical
+    record = read_record(result.model)
+    assert record is not None
+    assert record.optimized is not None
+    assert record.optimized.level == level
+    blocked = any(node.domain == LAYOUT_DOMAIN for node in result.model.graph.node)
+    assert (record.optimized.layout_width is not None) == blocked
+    x = np.ones((1, 3, 32, 32), "f")
+    onnxremat.open_session(output).run(None, {"x": x})
+    assert verify_files(path, output, Options(threads=1)).identical
+
+
+def test_an_optimized_file_is_refused_where_it_does_not_belong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = convolutions(tmp_path / "m.onnx")
+    record = PlanRecord.of(
+        prepare(path, Options(threads=1)).feed.recipe,
+        input_shapes={"x": (1, 3, 32, 32)},
+        figure="activation peak",
+        limit_bytes=None,
+        planned_peak_bytes=1,
+        measured_peak_bytes=1,
+        planner="test",
+        recomputed=0,
+        original_sha256="",
+        optimized=OptimizedFor("all", "CPUExecutionProvider", 16),
+    )
+    onnx.save(attach_record(onnx.load(path), record), path)
+    monkeypatch.setattr(session_module, "layout_width", lambda: 8)
+    with pytest.raises(UsageError, match="blocks of 16 channels"):
+        onnxremat.open_session(path)
+    with pytest.raises(UsageError, match="optimized for CPUExecutionProvider"):
+        onnxremat.open_session(path, providers=["CUDAExecutionProvider"])
+    monkeypatch.setattr(session_module, "layout_width", lambda: 16)
+    assert onnxremat.open_session(path).plan == record
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"session": "other"}, "--session: 'other' is none of recipe, stock"),
+        ({"runtime": "tpu"}, "--runtime: 'tpu' is none of ort-cpu, generic"),
+        ({"optimize": "much"}, "--optimize: 'much' is none of none, basic, extended, all"),
+        ({"session": "stock", "runtime": "generic"}, "not with --runtime generic"),
+        ({"session": "stock", "optimize": "all"}, "not with --optimize"),
+        ({"runtime": "generic", "optimize": "basic"}, "not with --runtime generic"),
+    ],
+)
+def test_options_that_contradict_each_other(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Options(**settings)  # type: ignore[arg-type]
