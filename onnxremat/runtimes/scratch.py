@@ -16,7 +16,7 @@ from onnxremat.runtimes.order import is_constant
 from onnxremat.runtimes.profiling import NodeProfile, RunProfile
 from onnxremat.runtimes.workspace import known_workspace_bytes
 
-OUTPUT_LAST = frozenset({"Max", "Mean", "Min", "Sum", "Where"})
+OUTPUT_LAST = frozenset({"Einsum", "Max", "Mean", "Min", "Sum", "Where"})
 """Op types whose kernels take scratch before their output. The bytes are the same, but not where
 they lie: with one region it made 9% for one training graph."""
 
