@@ -172,6 +172,13 @@ def rewrite_command(
             help="Whether ops may be cut into tiles (no rewriter does so yet).",
         ),
     ] = True,
+    allow_rounding: Annotated[
+        bool,
+        typer.Option(
+            "--allow-rounding",
+            help="Ops may be replaced by others that need less scratch and round differently.",
+        ),
+    ] = False,
     allow_op: Annotated[
         list[str], typer.Option(help="Custom op type that may be recomputed; repeatable.")
     ] = [],  # noqa: B006
@@ -197,6 +204,7 @@ def rewrite_command(
         planner=planner,
         recompute=recompute,
         tiling=tiling,
+        allow_rounding=allow_rounding,
         allow_ops=tuple(allow_op),
         costs=costs,
         time_limit=time_limit,

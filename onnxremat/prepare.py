@@ -12,6 +12,7 @@ from typing import Protocol
 
 import onnx
 
+from onnxremat.bounds import op_bytes
 from onnxremat.errors import ModelError, UsageError, VerificationError
 from onnxremat.importer import (
     Binding,
@@ -32,10 +33,11 @@ from onnxremat.runtimes.optimize import Optimized, optimize_offline
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.recipe import RECIPE, OptimizationLevel, Recipe
-from onnxremat.runtimes.rules import EAGER_OPS, VIEW_OPS
+from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
 from onnxremat.runtimes.wire import Array
 from onnxremat_rewriters.release import Released, release
 from onnxremat_rewriters.stock import is_stock
+from onnxremat_rewriters.substitutes import Replaced, Substitution, substitute
 
 COMPILING = "compiling the planner, once on this machine (about 20 s)"
 """A stage worth telling even where progress is not shown."""
@@ -65,7 +67,8 @@ class Options:
     `optimize`: the level of the runtime's own optimizations that are done before the plan.
     `dims`: sizes of symbolic dimensions. `inputs`: an .npz file to measure with, random values of
     `seed` otherwise. `planner`: a name in PLANNERS. `recompute`: whether nodes may run again.
-    `tiling`: whether ops may be cut. `allow_ops`: custom op types that may be recomputed.
+    `tiling`: whether ops may be cut. `allow_rounding`: whether ops may be replaced by others that
+    need less scratch and round differently. `allow_ops`: custom op types that may be recomputed.
     `costs`: where op times come from, "model" or "measured". `time_limit`: seconds of planning.
     `threads`: of the runtime, None for its own choice. `verify`: run both models and compare.
     """
@@ -78,6 +81,7 @@ class Options:
     planner: str = "auto"
     recompute: bool = True
     tiling: bool = True
+    allow_rounding: bool = False
     allow_ops: tuple[str, ...] = ()
     costs: str = "model"
     time_limit: float = 10.0
@@ -128,13 +132,21 @@ class Feed:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model ready for planning. `profile` and `imported` belong to the released model, in which
-    nodes that the runtime would expand into functions are expanded too."""
+    """A model ready for planning. `profile`, `types` (of values, by name) and `imported` belong to
+    the released model, in which nodes that the runtime would expand into functions are expanded
+    too. `replaced` are nodes for which others stand (`with_substitutes`)."""
 
     feed: Feed
     released: Released
     profile: RunProfile
+    types: Mapping[str, ValueType]
     imported: ImportedModel
+    replaced: tuple[Replaced, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether it computes the bits of the original."""
+        return all(one.exact for one in self.replaced)
 
     def released_source(self) -> ModelSource:
         """The released model, to be run."""
@@ -199,8 +211,37 @@ def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> 
     if options.optimize != OptimizationLevel.NONE:
         progress("optimizing the model")
         feed = optimized_feed(feed, options)
-    released = release(feed.loaded.model)
     progress("running the model to learn sizes, workspace and times")
+    return _studied(feed, release(feed.loaded.model), options)
+
+
+def with_substitutes(
+    subject: Subject,
+    options: Options,
+    substitutions: Sequence[Substitution],
+    threshold_bytes: int,
+) -> Subject:
+    """The subject in which substitutes stand for nodes that hold `threshold_bytes` or more."""
+    imported = subject.imported
+    held = {
+        imported.op_nodes[v]: op_bytes(imported.graph, RECIPE_RULES, v)
+        for v in range(len(imported.graph.ops))
+    }
+    made = substitute(
+        subject.released.model,
+        held,
+        subject.types,
+        substitutions=substitutions,
+        threshold_bytes=threshold_bytes,
+    )
+    if not made.changed:
+        return subject
+    studied = _studied(subject.feed, release(made.model), options)
+    return replace(studied, replaced=subject.replaced + made.replaced)
+
+
+def _studied(feed: Feed, released: Released, options: Options) -> Subject:
+    """Run a released model and import it."""
     run = profile_run(released.model, feed.loaded.base_dir, feed.inputs, feed.recipe)
     if run.expanded:
         released = release(expand_functions(released.model, run.expanded))
@@ -220,7 +261,7 @@ def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> 
         ),
         allow_recompute=options.allow_ops,
     )
-    return Subject(feed, released, run, imported)
+    return Subject(feed, released, run, types, imported)
 
 
 def measured_types(model: onnx.ModelProto, run: RunProfile) -> dict[str, ValueType]:

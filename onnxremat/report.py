@@ -1,5 +1,6 @@
 """Results as text for people and as plain data for machines."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
@@ -11,10 +12,13 @@ import onnx
 from onnxremat.auditing import Audit, HeldTensor
 from onnxremat.planners import PlannerInfo
 from onnxremat.rewriting import RewriteResult
+from onnxremat.runtimes.compare import Rounding
 from onnxremat.runtimes.generic import StaticPlan
+from onnxremat.runtimes.measure import PeakMethod
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat.verification import Verification
 from onnxremat_rewriters.stock import OrderCheck, StockModel, StockResult
+from onnxremat_rewriters.substitutes import Replaced
 
 _HELD_SHOWN = 10
 _LEFT_OUT = (onnx.ModelProto, StaticPlan, StockModel, OrderCheck)
@@ -67,6 +71,8 @@ def rewrite_text(result: RewriteResult) -> str:
     rows.append(
         ("recomputed", f"{result.recomputed} executions beside {result.nodes_before} nodes")
     )
+    if result.replaced:
+        rows.append(("replaced", _replaced(result.replaced)))
     if plan.time_bound:
         extra = 100 * (plan.time_cost / plan.time_bound - 1)
         rows.append(
@@ -104,6 +110,14 @@ def _stock_rows(stock: StockResult) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
+def _replaced(replaced: Sequence[Replaced]) -> str:
+    kinds = Counter((one.op_type, one.exact) for one in replaced)
+    return ", ".join(
+        f"{count} {op_type} ({'exact' if exact else 'rounds differently'})"
+        for (op_type, exact), count in kinds.items()
+    )
+
+
 def _static(plan: StaticPlan) -> str:
     over = 100 * (plan.arena_bytes / max(plan.live_peak_bytes, 1) - 1)
     return (
@@ -125,7 +139,8 @@ def _limit(result: RewriteResult) -> str:
 
 def verification_text(result: Verification) -> str:
     """What `verify` measured."""
-    name = "resident peak" if result.compared_with else "activation peak"
+    resident = result.original.method is PeakMethod.RESIDENT
+    name = "resident peak" if resident else "activation peak"
     rows = [
         (name, f"{format_bytes(result.original.peak_bytes)} original"),
         ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten"),
@@ -137,7 +152,9 @@ def _verification_rows(result: Verification) -> list[tuple[str, str]]:
     same = (
         "identical bit for bit" if result.identical else f"DIFFER: {len(result.different_outputs)}"
     )
-    if result.compared_with:
+    if not result.bits_compared:
+        same = "ops were replaced by others that round differently"
+    elif result.compared_with:
         same += f" to {result.compared_with}"
     order = "as planned" if result.order_as_planned else "NOT as planned"
     return [
@@ -146,6 +163,16 @@ def _verification_rows(result: Verification) -> list[tuple[str, str]]:
                           f"({100 * (result.time_ratio - 1):+.1f}%)"),
         ("outputs", same),
         ("executed order", order),
+        *_rounding_rows(result.rounding),
+    ]  # fmt: skip
+
+
+def _rounding_rows(rounding: Rounding | None) -> list[tuple[str, str]]:
+    if rounding is None:
+        return []
+    return [
+        ("rounding", f"up to {rounding.worst:.1e} of the largest value, in {rounding.name}; "
+                     f"{rounding.median:.1e} in the median output")
     ]  # fmt: skip
 
 

@@ -20,16 +20,26 @@ from onnxremat.importer.load import external_location, external_tensors
 from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
 from onnxremat.planners import PLANNERS
 from onnxremat.planning import plan_within
-from onnxremat.prepare import Options, ProgressReport, Subject, prepare, prepare_planner, silent
+from onnxremat.prepare import (
+    Options,
+    ProgressReport,
+    Subject,
+    prepare,
+    prepare_planner,
+    silent,
+    with_substitutes,
+)
 from onnxremat.runtimes.generic import StaticPlan, emit_plan
 from onnxremat.runtimes.layout import layout_width
 from onnxremat.runtimes.measure import PeakMeasurement
 from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record
+from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import given_order, with_eager_ops
 from onnxremat.targets import Made, Target, make_target
 from onnxremat.units import MemoryLimit, format_bytes, format_seconds, parse_limit
 from onnxremat.verification import Verification, require
 from onnxremat_rewriters.stock import StockResult
+from onnxremat_rewriters.substitutes import EXACT, ROUNDING, Replaced, Substitution
 
 
 @dataclass(frozen=True)
@@ -38,10 +48,11 @@ class RewriteResult:
 
     `limit_bytes` is None if the smallest peak was asked for. `figure` says in words what the limit
     is of; `original`, `released` and `rewritten` are measured figures of that kind. `peak` and
-    `floor` describe the original in its own order. `stock` is there for files for default session
-    options, `static` if a static plan was asked for, and `plan_output` is where it was written.
-    `verification` is None with `verify=False`. `planning_seconds` is the time from the imported
-    model to the rewritten one, measuring it included.
+    `floor` describe the original in its own order, with substitutes for the nodes in `replaced`.
+    `stock` is there for files for default session options, `static` if a static plan was asked for,
+    and `plan_output` is where it was written. `verification` is None with `verify=False`.
+    `planning_seconds` is the time from the imported model to the rewritten one, measuring it
+    included.
     """
 
     model: onnx.ModelProto
@@ -54,6 +65,7 @@ class RewriteResult:
     floor: Floor
     nodes_before: int
     recomputed: int
+    replaced: tuple[Replaced, ...]
     original: PeakMeasurement
     released: PeakMeasurement
     rewritten: PeakMeasurement
@@ -126,16 +138,18 @@ def _plan_and_verify(
     progress: ProgressReport,
     stop: Callable[[], bool] | None,
 ) -> RewriteResult:
-    graph = subject.imported.graph
-    if not graph.ops:
+    if not subject.imported.graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to plan")
     target = make_target(subject, options, progress)
+    budget = limit.resolve(target.original.peak_bytes)
+    subject = target.subject = _substituted(subject, options, budget, progress)
+    graph = subject.imported.graph
     as_given = with_eager_ops(graph, given_order(graph))
     peak = find_peak(graph, as_given, target.rules)
     problem = Problem(
         graph,
         target.rules,
-        budget_bytes=limit.resolve(target.original.peak_bytes),
+        budget_bytes=budget,
         max_copies=None if options.recompute else 1,
         starts=(as_given,),
     )
@@ -157,7 +171,7 @@ def _plan_and_verify(
         error_bytes=target.expected_bytes(own_order) - peak.nbytes,
         expect=target.expected_bytes,
         measure=measure,
-        rewriters="recomputation and reordering" if options.recompute else "reordering alone",
+        rewriters=_allowed(options),
     )
     made = candidates[id(attempt.plan)]
     planning_seconds = time.perf_counter() - started
@@ -181,6 +195,7 @@ def _plan_and_verify(
         floor=find_floor(graph, target.rules),
         nodes_before=len(subject.feed.loaded.model.graph.node),
         recomputed=made.rewritten.recomputed,
+        replaced=subject.replaced,
         original=target.original,
         released=target.released,
         rewritten=made.measured,
@@ -190,6 +205,36 @@ def _plan_and_verify(
         verification=verification,
         planning_seconds=planning_seconds,
     )
+
+
+def _substituted(
+    subject: Subject, options: Options, budget: int | None, progress: ProgressReport
+) -> Subject:
+    """Substitutes where they are needed: exact ones, which may take time, for ops that alone exceed
+    the limit; those that round differently, if they are allowed, for ops that take half of it."""
+    if budget is None:
+        graph = subject.imported.graph
+        budget = peak_bound(graph, RECIPE_RULES).nbytes - 1
+    chosen: list[tuple[tuple[Substitution, ...], int]] = [(EXACT, budget + 1)]
+    if options.allow_rounding:
+        chosen.append((ROUNDING, budget // 2))
+    for substitutions, threshold in chosen:
+        progress("looking for kernels that others can replace")
+        subject = with_substitutes(subject, options, substitutions, threshold)
+    return subject
+
+
+def _allowed(options: Options) -> str:
+    """The rewriters that were allowed, in words."""
+    named = ["reordering"]
+    if options.recompute:
+        named.insert(0, "recomputation")
+    named.append("exact substitutes")
+    if options.allow_rounding:
+        named.append("substitutes that round differently")
+    else:
+        named[-1] += " (--allow-rounding permits more)"
+    return ", ".join(named[:-1]) + " and " + named[-1]
 
 
 def _limits(
@@ -226,6 +271,7 @@ def _with_record(
         recomputed=made.rewritten.recomputed,
         original_sha256=feed.loaded.sha256,
         optimized=optimized,
+        exact=subject.exact,
     )
     return attach_record(made.model, record)
 

@@ -40,7 +40,7 @@ class PlanRecord:
     measured on. `input_shapes`: sizes in elements the plan holds for. `executed`: node names in
     plan order, if they were kept. `recomputed`: how many nodes were added. `original_sha256`: of
     the model file it was made from. `optimized`: what the runtime's own optimizations, done before
-    the plan, tie the file to.
+    the plan, tie the file to. `exact`: whether the file gives the bits of the original.
     """
 
     recipe: Recipe
@@ -55,6 +55,7 @@ class PlanRecord:
     threads: int | None = None
     executed: tuple[str, ...] = ()
     optimized: OptimizedFor | None = None
+    exact: bool = True
     runtime: str = RUNTIME
     runtime_version: str = RUNTIME_VERSION
     version: int = RECORD_VERSION
@@ -74,6 +75,7 @@ class PlanRecord:
         original_sha256: str,
         executed: tuple[str, ...] = (),
         optimized: OptimizedFor | None = None,
+        exact: bool = True,
     ) -> "PlanRecord":
         """A record for this version of the runtime; threads are the recipe's."""
         return cls(
@@ -89,6 +91,7 @@ class PlanRecord:
             threads=recipe.threads,
             executed=executed,
             optimized=optimized,
+            exact=exact,
         )
 
     def to_json(self) -> str:
@@ -105,6 +108,7 @@ class PlanRecord:
             "recipe": self.recipe.to_dict(),
             "input_shapes": {name: list(shape) for name, shape in self.input_shapes.items()},
             "executed": list(self.executed),
+            "exact": self.exact,
             "optimized": None if self.optimized is None else asdict(self.optimized),
             "planner": self.planner,
             "recomputed": self.recomputed,
@@ -143,6 +147,7 @@ class PlanRecord:
             original_sha256=data["original_sha256"],
             threads=data["threads"],
             executed=tuple(data["executed"]),
+            exact=data["exact"],
             optimized=None if data["optimized"] is None else OptimizedFor(**data["optimized"]),
             runtime=data["runtime"],
             runtime_version=data["runtime_version"],

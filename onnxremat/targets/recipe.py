@@ -10,7 +10,7 @@ from onnxremat.runtimes.measure import in_memory, measure_activation
 from onnxremat.runtimes.predict import predict
 from onnxremat.runtimes.provable import provable_types
 from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.targets.target import Made, Target, expected_profile, write_plan
+from onnxremat.targets.target import Made, Target, expected_profile, reference, write_plan
 from onnxremat.verification import Verification, verify
 
 
@@ -23,7 +23,7 @@ class RecipeTarget(Target):
 
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
         feed = subject.feed
-        self._subject, self._progress = subject, progress
+        self.subject, self._progress = subject, progress
         self.recipe = feed.recipe
         progress("measuring the original")
         self.original = measure_activation(feed.source(), feed.inputs, feed.recipe)
@@ -35,22 +35,22 @@ class RecipeTarget(Target):
     def expected_bytes(self, plan: Plan) -> int:
         """By the emulation of the runtime's allocation (0.02% off in the median)."""
         self._progress("predicting the plan")
-        rewritten = write_plan(self._subject.imported, plan)
-        profile = expected_profile(self._subject, rewritten)
-        folder = self._subject.feed.loaded.base_dir
+        rewritten = write_plan(self.subject.imported, plan)
+        profile = expected_profile(self.subject, rewritten)
+        folder = self.subject.feed.loaded.base_dir
         types = provable_types(rewritten.model, folder, self.recipe, profile)
         return predict(rewritten.model, profile, self.recipe, types, order=profile.order).heap_bytes
 
     def make(self, plan: Plan) -> Made:
         self._progress("measuring the plan")
-        feed = self._subject.feed
-        rewritten = write_plan(self._subject.imported, plan)
+        feed = self.subject.feed
+        rewritten = write_plan(self.subject.imported, plan)
         source = in_memory(rewritten.model, feed.loaded.base_dir)
         measured = measure_activation(source, feed.inputs, self.recipe)
         return Made(rewritten, rewritten.model, measured)
 
     def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
-        feed = self._subject.feed
+        feed = self.subject.feed
         return verify(
             feed.loaded,
             replace(feed.loaded, model=final),
@@ -58,4 +58,5 @@ class RecipeTarget(Target):
             self.recipe,
             progress=self._progress,
             measured=(self.original, made.measured),
+            reference=reference(self.subject),
         )

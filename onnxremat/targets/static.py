@@ -9,7 +9,7 @@ from onnxremat.prepare import Options, ProgressReport, Subject
 from onnxremat.runtimes.generic import GENERIC_RULES, StaticPlan, emit_plan
 from onnxremat.runtimes.measure import PeakMeasurement, PeakMethod
 from onnxremat.schedule import Schedule, given_order, with_eager_ops
-from onnxremat.targets.target import Made, Target, write_plan
+from onnxremat.targets.target import Made, Target, reference, write_plan
 from onnxremat.verification import Verification, verify
 
 _OFFSET_SECONDS = 10.0
@@ -27,7 +27,7 @@ class StaticTarget(Target):
     bound_rules = rules
 
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
-        self._subject, self._progress, self._seed = subject, progress, options.seed
+        self.subject, self._progress, self._seed = subject, progress, options.seed
         self.recipe = subject.feed.recipe
         progress("placing the buffers of the model's own order")
         graph = subject.imported.graph
@@ -36,7 +36,7 @@ class StaticTarget(Target):
 
     def _placed(self, schedule: Schedule) -> StaticPlan:
         return emit_plan(
-            self._subject.imported.graph,
+            self.subject.imported.graph,
             schedule,
             self.rules,
             alignment_bytes=self.rules.alignment_bytes,
@@ -50,12 +50,12 @@ class StaticTarget(Target):
 
     def make(self, plan: Plan) -> Made:
         self._progress("placing the buffers")
-        rewritten = write_plan(self._subject.imported, plan)
-        static = self._placed(with_eager_ops(self._subject.imported.graph, plan.schedule))
+        rewritten = write_plan(self.subject.imported, plan)
+        static = self._placed(with_eager_ops(self.subject.imported.graph, plan.schedule))
         return Made(rewritten, rewritten.model, _arena(static), static=static)
 
     def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
-        feed = self._subject.feed
+        feed = self.subject.feed
         return verify(
             feed.loaded,
             replace(feed.loaded, model=final),
@@ -63,6 +63,7 @@ class StaticTarget(Target):
             self.recipe,
             progress=self._progress,
             measured=(self.original, made.measured),
+            reference=reference(self.subject),
         )
 
 

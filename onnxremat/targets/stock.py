@@ -8,6 +8,8 @@ import onnx
 
 from onnxremat.plan import Plan
 from onnxremat.prepare import Options, ProgressReport, Subject
+from onnxremat.runtimes.compare import Rounding, rounding
+from onnxremat.runtimes.measure import in_memory, run_outputs
 from onnxremat.runtimes.predict import Prediction, predict
 from onnxremat.runtimes.recipe import STOCK, OptimizationLevel
 from onnxremat.runtimes.rules import STOCK_RULES
@@ -37,7 +39,7 @@ class StockTarget(Target):
 
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
         feed = subject.feed
-        self._subject, self._progress = subject, progress
+        self.subject, self._progress = subject, progress
         self.recipe = STOCK.with_threads(options.threads)
         self._trial = StockTrial(
             feed.loaded.model,
@@ -52,26 +54,29 @@ class StockTarget(Target):
         """By the emulation of the arena, for the two variants that hide all shapes: no size is
         provable there, so that every value has a buffer of its own; there is no memory pattern."""
         self._progress("predicting the plan")
-        expected = self._expected(write_plan(self._subject.imported, plan))
+        expected = self._expected(write_plan(self.subject.imported, plan))
         plain = expected(0)
         warm = min(expected(size).resident_bytes for size in _warm_sizes(plain))
         return min(plain.resident_bytes, warm)
 
     def make(self, plan: Plan) -> Made:
         """A plan that takes longer on purpose is not held against the variants."""
-        rewritten = write_plan(self._subject.imported, plan)
+        rewritten = write_plan(self.subject.imported, plan)
         expected = self._expected(rewritten)
         sizes = _warm_sizes(expected(0))
         warm_bytes = min(sizes, key=lambda size: expected(size).resident_bytes)
         longer = plan.time_cost / max(plan.time_bound, 1)
         result = self._trial.rewrite(
-            rewritten.model, LONGEST_TIME_RATIO * longer, warm_bytes=warm_bytes
+            rewritten.model,
+            LONGEST_TIME_RATIO * longer,
+            warm_bytes=warm_bytes,
+            reference=None if self.subject.exact else self.subject.released.model,
         )
         return Made(rewritten, result.model, resident_peak(result.memory), stock=result)
 
     def _expected(self, rewritten: Rewritten) -> Callable[[int], Prediction]:
         """Predicts the rewritten model for a size of the warm block."""
-        profile = expected_profile(self._subject, rewritten)
+        profile = expected_profile(self.subject, rewritten)
         recipe = replace(self.recipe, optimization=OptimizationLevel.NONE, mem_pattern=False)
 
         @cache
@@ -101,6 +106,17 @@ class StockTarget(Target):
             rewritten_seconds=seconds[-1],
             time_ratio=ratio,
             compared_with=_compared_with(result),
+            rounding=self._rounding(final),
+        )
+
+    def _rounding(self, final: onnx.ModelProto) -> Rounding | None:
+        if self.subject.exact:
+            return None
+        feed = self.subject.feed
+        source = in_memory(final, feed.loaded.base_dir)
+        return rounding(
+            run_outputs(feed.source(), feed.inputs, self.recipe),
+            run_outputs(source, feed.inputs, self.recipe),
         )
 
 

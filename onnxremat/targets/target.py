@@ -1,6 +1,6 @@
 """What a target is, and what they share: a plan written as a model, and its prediction."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import onnx
@@ -12,6 +12,7 @@ from onnxremat.prepare import Subject
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMeasurement
 from onnxremat.runtimes.order import is_constant, priority_order
+from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile
 from onnxremat.runtimes.recipe import Recipe
 from onnxremat.schedule import with_eager_ops
@@ -40,12 +41,14 @@ class Made:
 class Target(Protocol):
     """Where a model will run.
 
+    `subject`: what is planned; may be exchanged for one with substitutes before the first plan.
     `figure`: what `--mem` limits, in words. `rules`: of memory, for the planner. `bound_rules`:
     rules under which no schedule can go below the bound in this target, None if nothing is proved
     there. `original` and `released`: the figure of the model as it came, and without values that
     nobody reads. `recipe`: the session options that the file is to be opened with.
     """
 
+    subject: Subject
     figure: str
     rules: MemoryRules
     bound_rules: MemoryRules | None
@@ -66,6 +69,11 @@ class Target(Protocol):
         ...
 
 
+def reference(subject: Subject) -> ModelSource | None:
+    """What a rewritten model must equal bit for bit, where that is not the original."""
+    return None if subject.exact else subject.released_source()
+
+
 def write_plan(imported: ImportedModel, plan: Plan) -> Rewritten:
     """The model of a plan: released, for copies leave outputs unread that their originals' readers
     read; and its nodes where the runtime executes them, for it starts Shape and Size at once."""
@@ -83,8 +91,13 @@ def write_plan(imported: ImportedModel, plan: Plan) -> Rewritten:
 
 def expected_profile(subject: Subject, rewritten: Rewritten) -> RunProfile:
     """The profile of a rewritten model that nobody has run yet: a node does what the node of the
-    subject does that it stands for. It runs in file order."""
+    subject does that it stands for, less outputs that were dropped. It runs in file order."""
     known = subject.profile.nodes
-    nodes = {i: known[v] for i, v in enumerate(rewritten.origin) if v is not None and v in known}
-    order = tuple(i for i, node in enumerate(rewritten.model.graph.node) if not is_constant(node))
+    made = rewritten.model.graph.node
+    nodes = {
+        i: replace(known[v], outputs=known[v].outputs[: len(made[i].output)])
+        for i, v in enumerate(rewritten.origin)
+        if v is not None and v in known
+    }
+    order = tuple(i for i, node in enumerate(made) if not is_constant(node))
     return RunProfile(order, nodes)

@@ -254,7 +254,9 @@ def test_less_memory_is_taken_behind_producers(name: str) -> None:
         v.name = f"in_{v.name}"
     del proto.graph.node[:]
     proto.graph.node.extend([*producers, made])
-    result = substitute(proto, {len(producers): 1}, types, allow_rounding=True, threshold_bytes=1)
+    result = substitute(
+        proto, {len(producers): 1}, types, substitutions=SUBSTITUTIONS, threshold_bytes=1
+    )
     assert result.changed
     assert result.origin == (
         *range(len(producers)),
@@ -272,11 +274,11 @@ def test_less_memory_is_taken_behind_producers(name: str) -> None:
 def test_only_what_is_allowed_and_large_enough_is_replaced() -> None:
     rng = np.random.default_rng(3)
     proto, types = build(conv_transpose(rng, stored=True))
-    exact = substitute(proto, {0: 1000}, types, allow_rounding=False, threshold_bytes=1)
+    exact = substitute(proto, {0: 1000}, types, substitutions=EXACT, threshold_bytes=1)
     assert (exact.changed, exact.refused, exact.model) == (False, (), proto)
-    small = substitute(proto, {0: 1000}, types, allow_rounding=True, threshold_bytes=1001)
+    small = substitute(proto, {0: 1000}, types, substitutions=SUBSTITUTIONS, threshold_bytes=1001)
     assert not small.changed
-    found = substitute(proto, {0: 1000}, types, allow_rounding=True, threshold_bytes=1000)
+    found = substitute(proto, {0: 1000}, types, substitutions=SUBSTITUTIONS, threshold_bytes=1000)
     assert [(r.node, r.op_type, r.substitution, r.exact) for r in found.replaced] == [
         (0, "ConvTranspose", "conv-of-transposed", False)
     ]

@@ -158,7 +158,7 @@ class StockTrial:
     ) -> None:
         if is_stock(original):
             raise ModelError("the model was already rewritten for stock options")
-        self._original = original
+        self._original = self._reference = original
         self._base_dir = base_dir
         self._inputs = inputs
         self._recipe = STOCK.with_threads(threads)
@@ -176,6 +176,7 @@ class StockTrial:
         max_time_ratio: float = LONGEST_TIME_RATIO,
         *,
         warm_bytes: int | None = None,
+        reference: onnx.ModelProto | None = None,
     ) -> StockResult:
         """The variant of `model`, whose nodes are in plan order, that takes least memory.
 
@@ -184,9 +185,12 @@ class StockTrial:
         says which); neither the first run (within 0.5 MB, the noise of it) nor later ones take more
         than the original's, and all of it with loading less; time is at most `max_time_ratio` of
         the original's; the steps of the plan run in order, where it keeps them. `warm_bytes` is the
-        size of the warm block, by default the most that the model holds at once. A variant
-        that cannot be built says so in its reason.
+        size of the warm block, by default the most that the model holds at once. `reference`: the
+        model whose bits count, if that is not the original. A variant that cannot be built says so
+        in its reason.
         """
+        if reference is not None and reference is not self._reference:
+            self._reference, self._outputs = reference, {}
         built = []
         warm = [] if warm_bytes is None else [warm_bytes]
         for variant in self._variants:
@@ -254,7 +258,7 @@ class StockTrial:
 
     def _same(self, outputs: Mapping[str, Array], level: OptimizationLevel) -> bool:
         if level not in self._outputs:
-            source = in_memory(self._original, self._base_dir)
+            source = in_memory(self._reference, self._base_dir)
             recipe = replace(self._recipe, optimization=level)
             self._outputs[level] = run_outputs(source, self._inputs, recipe)
         return not different_names(self._outputs[level], outputs)

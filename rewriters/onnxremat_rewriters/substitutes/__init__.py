@@ -6,7 +6,7 @@ A substitution is exact if the result has the same bits; those that round differ
 where the user allows it. None is worth it everywhere: the nodes are chosen by what they hold.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx
 
@@ -33,7 +33,12 @@ SUBSTITUTIONS = (
 )
 """All of them. An op type stands in one only."""
 
+EXACT = tuple(one for one in SUBSTITUTIONS if one.exact)
+ROUNDING = tuple(one for one in SUBSTITUTIONS if not one.exact)
+
 __all__ = [
+    "EXACT",
+    "ROUNDING",
     "SUBSTITUTIONS",
     "NotSubstitutable",
     "Refused",
@@ -51,21 +56,19 @@ def substitute(
     working_set_bytes: Mapping[int, int],
     types: Mapping[str, ValueType],
     *,
-    allow_rounding: bool,
+    substitutions: Sequence[Substitution],
     threshold_bytes: int,
 ) -> Substituted:
     """Replace the nodes that hold at least `threshold_bytes` while they run, where it can be done.
 
     `working_set_bytes`: inputs, outputs and workspace of nodes, by index of top-level node.
-    `types`: of values by name, those of graph inputs included. Without `allow_rounding` only exact
-    substitutions are used. Nodes with an op type of which no allowed substitution exists are not
-    mentioned in `refused`. O(nodes + reads).
+    `types`: of values by name, those of graph inputs included. Nodes with an op type that none of
+    `substitutions` is for are not mentioned in `refused`. O(nodes + reads).
     """
-    allowed = [one for one in SUBSTITUTIONS if one.exact or allow_rounding]
-    known = {op for one in allowed for op in one.op_types}
+    known = {op for one in substitutions for op in one.op_types}
     nodes = {
         index
         for index, nbytes in working_set_bytes.items()
         if nbytes >= threshold_bytes and model.graph.node[index].op_type in known
     }
-    return apply_substitutions(model, nodes, types, allowed)
+    return apply_substitutions(model, nodes, types, substitutions)
