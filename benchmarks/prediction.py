@@ -386,11 +386,13 @@ def runs_in_file_order(model: onnx.ModelProto, feed: Feed, scratch: Path) -> boo
     session.run(None, {i.name: feed.inputs[i.name] for i in session.get_inputs()})
     path = Path(session.end_profiling())
     events = json.loads(path.read_text(encoding="utf-8"))
-    ran = [
-        e["name"].removesuffix("_kernel_time")
-        for e in sorted(events, key=lambda e: e["ts"])
-        if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")
-    ]
+    ran = list(
+        dict.fromkeys(
+            e["name"].removesuffix("_kernel_time")
+            for e in sorted(events, key=lambda e: e["ts"])
+            if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")
+        )
+    )
     top = onnx.load(written, load_external_data=False).graph.node
     for file in (path, named, written):
         file.unlink()
@@ -400,11 +402,10 @@ def runs_in_file_order(model: onnx.ModelProto, feed: Feed, scratch: Path) -> boo
         return False
     inner = [
         n.name
-        for node in top if node.op_type == "If"
+        for node in top
         for n in inner_nodes(node) if not is_constant(n) and n.name in set(ran)
     ]  # fmt: skip
-    loops = any(node.op_type in ("Loop", "Scan") for node in top)
-    return loops or [name for name in ran if name in bodies] == inner
+    return [name for name in ran if name in bodies] == inner
 
 
 def summary(lines: Sequence[Line], stock: Sequence[StockLine]) -> Iterator[tuple[str, bool]]:
