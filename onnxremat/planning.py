@@ -35,6 +35,7 @@ def plan_within(
     bound: PeakBound | None,
     error_bytes: int,
     expect: Callable[[Plan], int],
+    tolerance: float,
     measure: Callable[[Plan], int],
     rewriters: str,
 ) -> Attempt:
@@ -42,10 +43,10 @@ def plan_within(
 
     `bound` is proved for whatever is measured (None: nothing is). `error_bytes` is what the runtime
     takes beyond the model of memory. `expect` predicts a plan's measure: one that is expected to
-    take too much is not measured but planned again, unless it was the last chance. Without a
-    budget the planner's smallest peak is measured once. Raises InfeasibleError with the bound, the
-    op that sets it and the `rewriters` that were allowed, or NoPlanFoundError with the smallest
-    peak.
+    take too much, by more than the share `tolerance` by which predictions err, is not measured but
+    planned again, unless it was the last chance. Without a budget the planner's smallest peak is
+    measured once. Raises InfeasibleError with the bound, the op that sets it and the `rewriters`
+    that were allowed, or NoPlanFoundError with the smallest peak.
     """
     limit = problem.budget_bytes
     if limit is None:
@@ -61,7 +62,7 @@ def plan_within(
         plan = planner(replace(problem, budget_bytes=target), limits)
         taken = max(plan.peak_bytes, expect(plan)) if plan.meets(limit) else plan.peak_bytes
         last = left == 0 or not plan.meets(target) or target == floor
-        if plan.meets(limit) and (taken <= limit or last):
+        if plan.meets(limit) and (taken <= (1 + tolerance) * limit or last):
             taken = measure(plan)
             if taken <= limit:
                 return Attempt(target, plan, taken)

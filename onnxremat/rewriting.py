@@ -170,6 +170,7 @@ def _plan_and_verify(
         bound=bound,
         error_bytes=target.expected_bytes(own_order) - peak.nbytes,
         expect=target.expected_bytes,
+        tolerance=target.tolerance,
         measure=measure,
         rewriters=_allowed(options),
     )

@@ -27,6 +27,7 @@ def within(
     error_bytes: int = 0,
     measure: Callable[[Plan], int],
     expect: Callable[[Plan], int] = lambda plan: 0,
+    tolerance: float = 0.0,
 ) -> Attempt:
     return plan_within(
         problem,
@@ -35,6 +36,7 @@ def within(
         bound=peak_bound(problem.graph, problem.rules),
         error_bytes=error_bytes,
         expect=expect,
+        tolerance=tolerance,
         measure=measure,
         rewriters="reordering",
     )
@@ -79,6 +81,11 @@ def test_what_is_expected_to_take_too_much_is_not_measured() -> None:
     assert attempt.measured_bytes == 1100
 
 
+def test_what_may_be_a_wrong_prediction_is_measured() -> None:
+    attempt = within(measure=lambda plan: 1190, expect=lambda plan: 1250, tolerance=0.05)
+    assert (attempt.target_bytes, attempt.measured_bytes) == (1200, 1190)
+
+
 def test_the_last_chance_is_measured_whatever_is_expected() -> None:
     measured = []
 
@@ -121,7 +128,7 @@ def test_without_a_bound_nothing_is_said_to_be_impossible() -> None:
     with pytest.raises(NoPlanFoundError) as error:
         plan_within(
             problem, planner, LIMITS, bound=None, error_bytes=0, expect=lambda plan: 0,
-            measure=lambda plan: 0, rewriters="r",
+            tolerance=0, measure=lambda plan: 0, rewriters="r",
         )  # fmt: skip
     assert "exists" not in str(error.value)
 

@@ -12,12 +12,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxremat
-from onnxremat.errors import ModelError, UsageError
+from onnxremat.errors import InfeasibleError, ModelError, UsageError
 from onnxremat.plan import Plan, Problem, make_plan
 from onnxremat.prepare import Options, prepare
 from onnxremat.report import as_json, rewrite_text
 from onnxremat.rewriting import rewrite
 from onnxremat.runtimes import session as session_module
+from onnxremat.runtimes.compare import Rounding, rounding
 from onnxremat.runtimes.optimize import LAYOUT_DOMAIN
 from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record, read_record
 from onnxremat.schedule import given_order, with_eager_ops
@@ -196,3 +197,51 @@ def test_an_optimized_file_is_refused_where_it_does_not_belong(
 def test_options_that_contradict_each_other(settings: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Options(**settings)  # type: ignore[arg-type]
+
+
+def transposed(path: Path) -> Path:
+    """A ConvTranspose whose scratch is most of what the model takes."""
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal((16, 16, 3, 3)).astype("f"), "w"),
+        numpy_helper.from_array(rng.standard_normal((3, 16, 1, 1)).astype("f"), "last"),
+    ]
+    nodes = [
+        helper.make_node("ConvTranspose", ["x", "w"], ["t"], "turned", pads=[1] * 4),
+        helper.make_node("Conv", ["t", "last"], ["y"], "narrow"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 64, 64])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 64, 64])
+    graph = helper.make_graph(nodes, "g", [x], [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+def test_scratch_is_saved_where_other_rounding_is_allowed(tmp_path: Path) -> None:
+    path, output = transposed(tmp_path / "m.onnx"), tmp_path / "r.onnx"
+    with pytest.raises(InfeasibleError, match="--allow-rounding permits more"):
+        rewrite(path, "40%", Options(threads=1, time_limit=1))
+    options = Options(threads=1, time_limit=1, allow_rounding=True)
+    result = rewrite(path, "40%", options, output=output)
+    assert [(one.name, one.exact) for one in result.replaced] == [("turned", False)]
+    check = result.verification
+    assert check is not None
+    assert check.identical
+    assert check.rounding is not None
+    assert 0 < check.rounding.worst < 1e-5
+    assert check.rounding.name == "y"
+    assert "rounds differently" in rewrite_text(result)
+    again = verify_files(path, output, Options(threads=1))
+    assert not again.bits_compared
+    assert again.rounding == check.rounding
+
+
+def test_how_far_outputs_are_apart() -> None:
+    one = {"a": np.array([1.0, -4.0], "f"), "b": np.array([0, 1]), "c": np.array([np.inf, 2.0])}
+    two = {"a": np.array([1.0, -4.5], "f"), "b": np.array([0, 1]), "c": np.array([np.inf, 2.0])}
+    assert rounding(one, two) == Rounding(0.125, "a", 0.0)
+    two["c"] = np.array([1.0, 2.0])
+    assert rounding(one, two).worst == np.inf
+    two["c"] = np.array([1.0])
+    assert rounding(one, two).name == "c"

@@ -20,6 +20,7 @@ class RecipeTarget(Target):
     figure = "activation peak"
     rules = RECIPE_RULES
     bound_rules = RECIPE_RULES
+    tolerance = 0.02
 
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
         feed = subject.feed

@@ -25,6 +25,7 @@ class StaticTarget(Target):
     figure = "arena"
     rules = replace(GENERIC_RULES, count_workspace=False, alignment_bytes=64)
     bound_rules = rules
+    tolerance = 0.1
 
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
         self.subject, self._progress, self._seed = subject, progress, options.seed

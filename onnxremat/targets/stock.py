@@ -36,6 +36,7 @@ class StockTarget(Target):
     figure = "resident peak with default session options"
     rules = STOCK_RULES
     bound_rules = None
+    tolerance = 0.12
 
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
         feed = subject.feed

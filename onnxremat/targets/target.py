@@ -44,14 +44,16 @@ class Target(Protocol):
     `subject`: what is planned; may be exchanged for one with substitutes before the first plan.
     `figure`: what `--mem` limits, in words. `rules`: of memory, for the planner. `bound_rules`:
     rules under which no schedule can go below the bound in this target, None if nothing is proved
-    there. `original` and `released`: the figure of the model as it came, and without values that
-    nobody reads. `recipe`: the session options that the file is to be opened with.
+    there. `tolerance`: the share by which `expected_bytes` may err. `original` and `released`: the
+    figure of the model as it came, and without values that nobody reads. `recipe`: the session
+    options that the file is to be opened with.
     """
 
     subject: Subject
     figure: str
     rules: MemoryRules
     bound_rules: MemoryRules | None
+    tolerance: float
     original: PeakMeasurement
     released: PeakMeasurement
     recipe: Recipe

@@ -14,6 +14,7 @@ from onnxremat.runtimes.library import ort
 from onnxremat.runtimes.measure import in_memory, measure_activation
 from onnxremat.runtimes.recipe import RECIPE, session_options
 from onnxremat_rewriters.substitutes import (
+    EXACT,
     SUBSTITUTIONS,
     Substituted,
     apply_substitutions,
@@ -145,14 +146,14 @@ def where(rng: np.random.Generator) -> Case:
     return node("Where", ["c", "x", "z"], ["y"]), {"c": condition, "x": x, "z": z}, {}
 
 
-EXACT = {"softmax": softmax, "nary": nary, "einsum": einsum, "where": where}
+CASES = {"softmax": softmax, "nary": nary, "einsum": einsum, "where": where}
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", CASES)
 def test_exact_substitutions_make_the_same_bits(name: str) -> None:
     rng = np.random.default_rng(0)
     for trial in range(TRIALS):
-        case = EXACT[name](rng)
+        case = CASES[name](rng)
         proto, types = build(case)
         result = replace(proto, types)
         assert result.refused == (), case[0]
