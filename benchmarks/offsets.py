@@ -1,27 +1,44 @@
-"""Static offsets: published hard instances under their capacity, and random ones.
+"""Static offsets: published hard instances under their capacity, real models, and random ones.
 
-    python -m benchmarks.offsets [--shared FOLDER] [--seconds 60] [--markdown FILE]
+    python -m benchmarks.offsets [--shared FOLDER] [--models FOLDER] [--packages FOLDER]
+                                 [--seconds 60] [--markdown FILE]
 
 `--shared` has `offsets/NAME.CAPACITY.csv` (id, lower, upper, size), the instances of MiniMalloc;
 without it only the random ones run. Published instances run twice: until the arena is within the
 capacity, and for the smallest arena. Random ones, the kinds of `KINDS`, run for the smallest.
-First fit is by size; supermalloc is that of the package omnimalloc, if it is installed, on one
-thread, as ours. A published instance that does not get under its capacity fails the command.
+`--models` has `training/*.onnx` and `inference.json`, `--packages` the inference files as
+NAME.onnx. As `--runtime generic` does it, each model's own order, and a plan for 75% of its peak
+where 5 s find one, are placed and must lie within 2% of the live peak; so is the smallest plan
+found in 5 s, for comparison. First fit is by size; supermalloc is that of the package omnimalloc,
+if it is installed, on one thread, as ours. A published instance that does not get under its
+capacity, or a model that is more than 2% above its live peak, fails the command.
 """
 
 import argparse
 import csv
 import importlib.util
+import itertools
+import json
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnxremat.memory import profile
 from onnxremat.offsets import Block, check_placement, live_peak_bytes, place
+from onnxremat.plan import Limits, Problem
+from onnxremat.planners import PLANNERS
+from onnxremat.prepare import Options, prepare
+from onnxremat.runtimes.generic import static_blocks
+from onnxremat.schedule import given_order, with_eager_ops
+from onnxremat.targets.static import StaticTarget
 
 SUPERMALLOC_SECONDS = 10.0
+PLANNING_SECONDS = 5.0
+SHARE = 0.75
+MOST_ABOVE = 0.02
 HEADER = (
     "instance",
     "blocks",
@@ -39,11 +56,13 @@ HEADER = (
 
 @dataclass(frozen=True)
 class Instance:
-    """Blocks to place; `capacity_bytes` None asks for the smallest arena."""
+    """Blocks to place; `capacity_bytes` None asks for the smallest arena. `most_above` is the share
+    by which it may be above the live peak, None for any."""
 
     name: str
     blocks: tuple[Block, ...]
     capacity_bytes: int | None = None
+    most_above: float | None = None
 
 
 def published(shared: Path) -> Iterator[Instance]:
@@ -141,6 +160,40 @@ def generated() -> Iterator[Instance]:
             yield Instance(f"{kind} {size}", make(size, random.Random(size)))
 
 
+def of_models(models: Path, packages: Path | None) -> Iterator[Instance]:
+    """Every model of the acceptance list, in its own order and by its smallest plan."""
+    for path in sorted((models / "training").glob("*.onnx")):
+        if not path.stem.endswith("_ortgrad"):
+            yield from of_model(path, {})
+    if packages is None:
+        return
+    for entry in json.loads((models / "inference.json").read_text(encoding="utf-8")):
+        path = packages / f"{entry['name']}.onnx"
+        if path.is_file():
+            dims = {
+                f"{name}:{axis}": size
+                for name, shape in entry["input_shapes"].items()
+                for axis, size in enumerate(shape)
+            }
+            yield from of_model(path, dims)
+
+
+def of_model(path: Path, dims: Mapping[str, int]) -> Iterator[Instance]:
+    graph = prepare(path, Options(runtime="generic", dims=dims)).imported.graph
+    own = with_eager_ops(graph, given_order(graph))
+    rules = StaticTarget.rules
+    planner, limits = PLANNERS["auto"].function, Limits(seconds=PLANNING_SECONDS)
+    budget = int(SHARE * profile(graph, own, rules).peak_bytes)
+    plan = planner(Problem(graph, rules, budget_bytes=budget, starts=(own,)), limits)
+    smallest = planner(Problem(graph, rules, starts=(own,)), limits)
+    lines = [("own order", own, MOST_ABOVE), ("smallest plan", smallest.schedule, None)]
+    if plan.meets(budget):
+        lines.insert(1, (f"plan at {SHARE:.0%}", plan.schedule, MOST_ABOVE))
+    for words, schedule, most_above in lines:
+        blocks = static_blocks(graph, schedule, rules)
+        yield Instance(f"{path.stem}, {words}", tuple(blocks), most_above=most_above)
+
+
 def supermalloc_bytes(blocks: Sequence[Block]) -> int | None:
     """The arena that omnimalloc's supermalloc finds, None without the package."""
     if importlib.util.find_spec("omnimalloc") is None:
@@ -186,6 +239,9 @@ def row_of(instance: Instance, seconds: float) -> tuple[tuple[str, ...], bool]:
     if instance.capacity_bytes is not None:
         fine = placement.arena_bytes <= instance.capacity_bytes
         verdict = "under capacity" if fine else "FAILED"
+    if instance.most_above is not None:
+        fine = placement.arena_bytes <= (1 + instance.most_above) * peak
+        verdict = f"within {instance.most_above:.0%}; {verdict}" if fine else "FAILED"
     cells = (
         instance.name,
         str(len(blocks)),
@@ -205,10 +261,16 @@ def row_of(instance: Instance, seconds: float) -> tuple[tuple[str, ...], bool]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--shared", type=Path, help="folder with offsets/*.csv")
+    parser.add_argument("--models", type=Path, help="folder with training/ and inference.json")
+    parser.add_argument("--packages", type=Path, help="folder with inference files")
     parser.add_argument("--seconds", type=float, default=60.0, help="time limit of an instance")
     parser.add_argument("--markdown", type=Path, help="write the table there as well")
     arguments = parser.parse_args()
-    instances = [*(published(arguments.shared) if arguments.shared else ()), *generated()]
+    instances = itertools.chain(
+        published(arguments.shared) if arguments.shared else (),
+        of_models(arguments.models, arguments.packages) if arguments.models else (),
+        generated(),
+    )
     # The first use compiles, which is not what the table is about.
     place(packed(50, random.Random(0)), seconds=5.0)
     lines = [f"| {' | '.join(HEADER)} |", "|" + " --- |" * len(HEADER)]

@@ -128,9 +128,7 @@ def emit_plan(
     taken = _taken_over(graph, schedule, rules, held)
     blocks, block_of = _merged(held, taken)
     scratch = _workspace_steps(graph, schedule, rules)
-    blocks += [
-        Block(graph.ops[schedule.steps[step]].workspace_bytes, step, step + 1) for step in scratch
-    ]
+    blocks += _scratch_blocks(graph, schedule, scratch)
     placement = place(
         blocks,
         alignment_bytes=alignment_bytes,
@@ -156,6 +154,14 @@ def emit_plan(
         weights=_outside(graph, TensorKind.WEIGHT),
         outputs=_outputs(graph, held),
     )
+
+
+def static_blocks(graph: Graph, schedule: Schedule, rules: MemoryRules) -> list[Block]:
+    """What `emit_plan` places: one block for each chain of buffers that take each other over, then
+    one for each workspace. O(steps + reads)."""
+    held = buffers(graph, schedule, rules)
+    blocks, _ = _merged(held, _taken_over(graph, schedule, rules, held))
+    return blocks + _scratch_blocks(graph, schedule, _workspace_steps(graph, schedule, rules))
 
 
 def _taken_over(
@@ -220,6 +226,12 @@ def _workspace_steps(graph: Graph, schedule: Schedule, rules: MemoryRules) -> li
     if not rules.count_workspace:
         return []
     return [step for step, v in enumerate(schedule.steps) if graph.ops[v].workspace_bytes]
+
+
+def _scratch_blocks(graph: Graph, schedule: Schedule, steps: Sequence[int]) -> list[Block]:
+    return [
+        Block(graph.ops[schedule.steps[step]].workspace_bytes, step, step + 1) for step in steps
+    ]
 
 
 def _check_capacity(placement: Placement, capacity_bytes: int | None) -> None:
