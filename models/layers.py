@@ -96,6 +96,17 @@ def conv_norm_relu(
     return relu(net, x, f"{name}/relu")
 
 
+def separable(
+    net: Net, x: Value, channels: int, kernel: int, name: str, *, stride: int = 1
+) -> Value:
+    """ReLU, a depthwise and a 1x1 convolution (Chollet 2017), batch normalisation."""
+    x = relu(net, x, f"{name}/relu")
+    groups = x.shape[1]
+    x = conv(net, x, groups, kernel, f"{name}/depthwise", stride=stride, groups=groups, bias=False)
+    x = conv(net, x, channels, 1, f"{name}/pointwise", bias=False)
+    return batch_norm(net, x, f"{name}/norm")
+
+
 def max_pool(net: Net, x: Value, kernel: int, stride: int, name: str) -> Value:
     """Maximum over windows; an odd `kernel` is padded by kernel // 2, an even one is not."""
     pads = [kernel // 2 if kernel % 2 else 0] * 4

@@ -16,6 +16,8 @@ from models.densenet import densenet
 from models.inception import inception
 from models.mlp import ffn, mlp
 from models.mobilenet import mobilenet
+from models.nasnet import nasnet
+from models.randwire import randwire
 from models.resnet import resnet
 from models.training import training
 from models.transformer import transformer
@@ -61,6 +63,8 @@ FORWARD: dict[str, Builder] = {
     "inception": inception,
     "mlp": mlp,
     "mobilenet": mobilenet,
+    "nasnet": nasnet,
+    "randwire": randwire,
     "resnet": resnet,
     "transformer": transformer,
     "unet": unet,
@@ -76,6 +80,12 @@ TRAINING: dict[str, Builder] = {
     ),
     "mlp_train": _trained(mlp, "cross_entropy"),
     "mobilenet_train": _trained(mobilenet, "cross_entropy", size=64, classes=10, batch=4),
+    "nasnet_train": _trained(
+        nasnet, "cross_entropy", cells=1, channels=16, size=64, classes=10, batch=4
+    ),
+    "randwire_train": _trained(
+        randwire, "cross_entropy", nodes=16, channels=16, size=64, classes=10, batch=4
+    ),
     "resnet_train": _trained(resnet, "cross_entropy", size=64, base=16, classes=10, batch=4),
     "transformer_train": _trained(transformer, "mse", batch=4),
     "unet_train": _trained(unet, "cross_entropy", size=128, base=16),

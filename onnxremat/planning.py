@@ -60,6 +60,9 @@ def plan_within(
     smallest_bytes = None
     for left in reversed(range(MAX_ROUNDS)):
         plan = planner(replace(problem, budget_bytes=target), limits)
+        if bound is not None and plan.peak_bound_bytes > limit:
+            proved = PeakBound(plan.peak_bound_bytes, None, f"proved for {plan.scope}")
+            raise InfeasibleError(_infeasible(limit, proved, plan, rewriters))
         taken = max(plan.peak_bytes, expect(plan)) if plan.meets(limit) else plan.peak_bytes
         last = left == 0 or not plan.meets(target) or target == floor
         if plan.meets(limit) and (taken <= (1 + tolerance) * limit or last):

@@ -25,48 +25,55 @@ lemma of `_downsets`:
 4. *Known failures.* A downset from which no order within T exists is remembered.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from onnxremat.graph import Graph
 from onnxremat.memory import MemoryRules
-from onnxremat.planners._downsets import Walk, segments
+from onnxremat.planners._downsets import Walk
 
 _LOOKS = 256
 
 
 @dataclass(frozen=True)
 class ExactOrder:
-    """`order` has the smallest peak of all orders, `peak_bytes`; or, with `order` None, time was
-    up and no order has a peak below `peak_bytes`."""
+    """What is proved: no order has a peak below `peak_bytes`.
+
+    `order` has that peak, or less where the search began above the smallest. None if there is none
+    below what was asked for, or if the search was cut short; `complete` tells which.
+    """
 
     order: tuple[int, ...] | None
     peak_bytes: int
+    complete: bool
     states: int
 
 
 def exact_order(
     graph: Graph,
     rules: MemoryRules,
-    bound_bytes: int,
+    from_bytes: int,
     *,
+    below_bytes: int | None = None,
     stop: Callable[[], bool],
     most_states: int | None = None,
 ) -> ExactOrder:
-    """The order with the smallest peak, each op once.
+    """The order with the smallest peak, each op once; any with a peak of `from_bytes` will do.
 
-    `bound_bytes` is a proved lower bound to begin with. `stop()` is asked every few hundred
-    states; `most_states` gives up after so many. Exponential in the width of the graph at worst.
+    Orders of `below_bytes` or more are not looked for (such a one is known). `stop()` is asked
+    every few hundred states; `most_states` gives up after so many. Exponential in the width of the
+    graph at worst.
     """
     search = _Search(graph, rules, stop, most_states)
-    threshold = bound_bytes
-    for goal in segments(graph):
+    threshold = from_bytes
+    for goal in search.walk.cuts():
         while not search.reach(goal, threshold):
             if search.gave_up:
-                return ExactOrder(None, threshold, search.states)
+                return ExactOrder(None, threshold, False, search.states)
             threshold = search.refused_bytes
-    return ExactOrder(tuple(search.walk.trail), threshold, search.states)
+            if below_bytes is not None and threshold >= below_bytes:
+                return ExactOrder(None, below_bytes, True, search.states)
+    return ExactOrder(search.walk.order(), threshold, True, search.states)
 
 
 class _Search:
@@ -88,7 +95,7 @@ class _Search:
         self.gave_up = False
         self._stop = stop
         self._most_states = most_states
-        self._below = _descendants(graph)
+        self._below = self.walk.descendants()
 
     def reach(self, goal: int, threshold: int) -> bool:
         """Walk on to the downset `goal` with steps of at most `threshold` bytes, if that can be
@@ -182,11 +189,3 @@ class _Search:
         """The one ready op that reads from v, if there is just one."""
         ready = [w for w in self.walk.successors[v] if w in self.walk.ready and goal >> w & 1]
         return ready[0] if len(ready) == 1 else None
-
-
-def _descendants(graph: Graph) -> list[int]:
-    below = [0] * len(graph.ops)
-    for v in reversed(range(len(graph.ops))):
-        for u in graph.predecessors(v):
-            below[u] |= below[v] | (1 << v)
-    return below

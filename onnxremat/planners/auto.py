@@ -9,7 +9,7 @@ from onnxremat.planners.given_order import given_order
 from onnxremat.planners.local_search import local_search
 from onnxremat.planners.reorder import reorder
 
-REORDER_SHARE = 0.08
+REORDER_SHARE = 0.1
 
 
 def auto(problem: Problem, limits: Limits) -> Plan:
@@ -24,10 +24,12 @@ def auto(problem: Problem, limits: Limits) -> Plan:
     if plan.status in (PlanStatus.OPTIMAL, PlanStatus.INFEASIBLE):
         return _named(plan)
     clock = Clock(limits, started)
-    if not problem.fixed_order:
-        plan = _better(problem, plan, reorder(problem, _share(limits, clock, REORDER_SHARE)))
     may_copy = problem.max_copies is None or problem.max_copies > 1
-    if plan.status is PlanStatus.OPTIMAL or not may_copy or clock.over():
+    if not problem.fixed_order:
+        share = REORDER_SHARE if may_copy else 1.0
+        plan = _better(problem, plan, reorder(problem, _share(limits, clock, share)))
+    proved = plan.status in (PlanStatus.OPTIMAL, PlanStatus.INFEASIBLE)
+    if proved or not may_copy or clock.over():
         return _named(plan)
     warm = replace(problem, starts=(*problem.starts, plan.schedule))
     return _named(_better(problem, plan, local_search(warm, _share(limits, clock, 1.0))))
@@ -40,10 +42,10 @@ def _share(limits: Limits, clock: Clock, share: float) -> Limits:
 
 
 def _better(problem: Problem, old: Plan, new: Plan) -> Plan:
-    def key(plan: Plan) -> tuple[bool, int, int]:
+    def key(plan: Plan) -> tuple[bool, int, int, int]:
         if problem.budget_bytes is not None and plan.meets(problem.budget_bytes):
-            return False, plan.time_cost, plan.peak_bytes
-        return True, plan.peak_bytes, plan.time_cost
+            return False, plan.time_cost, plan.peak_bytes, 0
+        return True, plan.peak_bytes, plan.time_cost, -plan.peak_bound_bytes
 
     return new if key(new) < key(old) else old
 

@@ -1,7 +1,8 @@
-"""Orders without recomputation.
+"""The order of the smallest peak, without recomputation: proved where that can be done in time.
 
-Greedy and depth-first orders, then annealing over topological orders with the compiled evaluator
-of `local_search`. An exact dynamic program over downsets (Ahn et al. 2020) is to come.
+In turn: the given order, greedy and depth-first orders, the exact search over downsets (`_exact`),
+and, if that does not end in its share of the limits, annealing over orders with the compiled
+evaluator of `local_search`. The bound is the exact search's, as far as it came.
 """
 
 import time
@@ -19,19 +20,25 @@ from onnxremat.planners._engine import (
     best_of,
     lower_peak,
     report,
+    score,
 )
+from onnxremat.planners._exact import exact_order
 from onnxremat.planners._orders import candidate_orders
-from onnxremat.schedule import given_order
+from onnxremat.schedule import Schedule, given_order
 
 CYCLES = (0.1, 0.3, 0.6)
 RANDOM_ORDERS = 4
+EXACT_SHARE = 0.4
+MOST_STATES = 2000
+"""Downsets looked at where iterations are limited, so that the same ones give the same plan."""
 
 
 def reorder(problem: Problem, limits: Limits) -> Plan:
-    """The order of the smallest peak found; with a budget, the first that meets it.
+    """The order of the smallest peak; with a budget, the first found that meets it.
 
-    Such a plan takes the time of one pass, which is optimal. With `fixed_order` it is the given
-    order.
+    Without a budget the plan is optimal if the exact search ended, for problems that allow no
+    recomputation; with one that no order meets, it is infeasible then. A plan that meets a budget
+    takes the time of one pass, which is optimal. With `fixed_order` it is the given order.
     """
     started = time.monotonic()
     bound = peak_bound(problem.graph, problem.rules).nbytes
@@ -39,13 +46,25 @@ def reorder(problem: Problem, limits: Limits) -> Plan:
     target = max(bound, problem.budget_bytes or 0)
     best = best_of(single, [given_order(problem.graph)])
     possible = problem.budget_bytes is None or bound <= problem.budget_bytes
+    proved_bytes = bound
     if not problem.fixed_order and best.peak_bytes > target and possible:
-        best = _search(single, best, Clock(limits, started), target)
-    return make_plan(problem, best.schedule, "reorder", peak_bound_bytes=bound)
+        best, proved_bytes = _search(single, best, Clock(limits, started), bound, target)
+    if problem.max_copies != 1:
+        return make_plan(problem, best.schedule, "reorder", peak_bound_bytes=bound)
+    return make_plan(
+        problem,
+        best.schedule,
+        "reorder",
+        peak_bound_bytes=proved_bytes,
+        scope="orders without recomputation",
+    )
 
 
-def _search(problem: Problem, best: Score, clock: Clock, target: int) -> Score:
-    """An order with a peak of at most `target`, or the smallest peak found."""
+def _search(
+    problem: Problem, best: Score, clock: Clock, bound: int, target: int
+) -> tuple[Score, int]:
+    """An order with a peak of at most `target`, or of the smallest peak found; and a bound that is
+    proved for all orders (target or more only if no order has a smaller peak)."""
     starts = chain(
         (best.schedule,),
         (s for s in problem.starts if admissible(problem, s)),
@@ -53,12 +72,28 @@ def _search(problem: Problem, best: Score, clock: Clock, target: int) -> Score:
     )
     best = best_of(problem, starts, clock.started_enough)
     if best.peak_bytes <= target:
-        return best
+        return best, bound
     report(clock, best)
+    limits = clock.limits
+    stop_at = clock.seconds() + EXACT_SHARE * max(clock.left(), 0.0)
+    found = exact_order(
+        problem.graph,
+        problem.rules,
+        target,
+        below_bytes=best.peak_bytes,
+        stop=lambda: clock.seconds() > stop_at or clock.over(),
+        most_states=None if limits.iterations is None else min(limits.iterations, MOST_STATES),
+    )
+    proved = max(bound, found.peak_bytes) if found.peak_bytes > target else bound
+    if found.order is not None:
+        best = score(problem, Schedule(found.order))
+        report(clock, best)
+    if found.complete:
+        return best, max(bound, proved) if best.peak_bytes > target else bound
     engine = Engine(problem, best, clock, Cooling(copying=0.0))
     if problem.budget_bytes is None:
-        lower_peak(engine, target, 1.0)
-        return engine.best
+        lower_peak(engine, max(target, proved), 1.0)
+        return engine.best, proved
     for share in CYCLES:
         engine.cycle(share, target, until_met=True)
-    return engine.best
+    return engine.best, proved

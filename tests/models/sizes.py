@@ -15,6 +15,8 @@ TINY: dict[str, dict[str, Any]] = {
     "inception": {"width": 0.1, "size": 32, "classes": 5},
     "mlp": {"depth": 2, "width": 8, "features": 6, "classes": 5, "batch": 2},
     "mobilenet": {"width": 0.25, "size": 32, "classes": 5},
+    "nasnet": {"cells": 1, "channels": 4, "size": 32, "classes": 5},
+    "randwire": {"nodes": 8, "channels": 4, "size": 32, "classes": 5},
     "resnet": {"blocks": (1, 1), "base": 4, "size": 16, "classes": 5},
     "transformer": {"depth": 1, "width": 8, "heads": 2, "sequence": 4},
     "unet": {"size": 16, "levels": 2, "base": 4},
