@@ -25,7 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, ImportError) as error:
         print(f"models: {name}: {error}", file=sys.stderr)
         return 2
-    onnx.save(model, output)
+    try:
+        onnx.save(model, output)
+    except OSError as error:
+        print(f"models: cannot write {output}: {error.strerror or error}", file=sys.stderr)
+        return 2
     size = Path(output).stat().st_size
     print(f"{output}: {name}, {len(model.graph.node)} nodes, {size} bytes")
     return 0

@@ -63,7 +63,9 @@ class Net:
         self._constant_data: dict[str, onnx.TensorProto] = {}
 
     def input(self, name: str, shape: Sequence[int]) -> Value:
-        """A float32 graph input of shape (batch, *shape)."""
+        """A float32 graph input of shape (batch, *shape). ValueError for a size below 1."""
+        if min(shape) < 1:
+            raise ValueError(f"input {name!r} has shape {tuple(shape)}: sizes must be positive")
         self._declare(name, helper.make_tensor_type_proto(1, [self.batch, *shape]))
         value: Value = self._variable(name)
         self._graph.inputs.append(value)

@@ -15,7 +15,7 @@ _NEIGHBOURS, _REWIRED = 4, 0.75
 def randwire(
     *,
     nodes: int = 32,
-    first: int | None = None,
+    first: int = 0,
     channels: int = 78,
     size: int = 224,
     classes: int = 1000,
@@ -29,14 +29,14 @@ def randwire(
     operators of a stage stand in the order of the graph's numbers, as an exporter writes them.
 
     nodes: of the random graph of each of the last two stages. first: of that of the first stage,
-    half as many unless given.
+    half as many if 0.
     channels: of the first stage; each next one has twice as many. size: pixels a side. wiring:
     seed of the random graphs.
     """
     net = Net("randwire", batch=batch, symbolic_batch=symbolic_batch, opset=opset, seed=seed)
     x = net.input("image", (3, size, size))
     x = layers.conv_norm_relu(net, x, max(1, channels // 2), 3, "conv1", stride=2)
-    for stage, count in enumerate((nodes // 2 if first is None else first, nodes, nodes)):
+    for stage, count in enumerate((first or nodes // 2, nodes, nodes)):
         x = _stage(net, x, channels * 2**stage, count, wiring + stage, f"stage{stage + 1}")
     x = layers.conv_norm_relu(net, x, 16 * channels, 1, "last")
     return net.model({"logits": layers.classifier(net, x, classes, "head")})

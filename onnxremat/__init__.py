@@ -60,6 +60,10 @@ if TYPE_CHECKING:
     from onnxremat.verification import verify_files
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,6 +33,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 _out = Console(highlight=False, soft_wrap=True)
+_emitted: list[Any] = []
+"""Results printed: with --json an error is an object of its own only if there is none yet."""
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Model = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
@@ -48,7 +50,7 @@ Threads = Annotated[
     int | None,
     typer.Option(min=1, max=256, help="Threads of the runtime (default: its own choice)."),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the planner and of random inputs.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the planner and of random inputs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -112,11 +114,13 @@ def parse_dims(pairs: list[str]) -> dict[str, int]:
         name, equals, size = pair.rpartition("=")
         if not equals or not name or not size.isdigit() or int(size) < 1:
             raise UsageError(f"--dim: {pair!r} is not NAME=VALUE with a positive whole number")
-        dims[name] = int(size)
+        if dims.setdefault(name, int(size)) != int(size):
+            raise UsageError(f"--dim: {name} is given as {dims[name]} and as {size}")
     return dims
 
 
 def _emit(result: Any, text: Callable[[Any], str], *, as_json: bool) -> None:
+    _emitted.append(result)
     if as_json:
         _out.print_json(json.dumps(report.as_json(result)))
     else:
@@ -184,7 +188,13 @@ def rewrite_command(
     ] = [],  # noqa: B006
     costs: Annotated[str, typer.Option(help="Times of ops: model or measured.")] = "model",
     time_limit: Annotated[
-        float, typer.Option(min=0.1, max=86400, help="Seconds to plan in.")
+        float,
+        typer.Option(
+            min=0.1,
+            max=86400,
+            help="Seconds to plan in, up to four times; running and measuring the model come on "
+            "top (with --session stock, one or two minutes).",
+        ),
     ] = 10.0,
     threads: Threads = None,
     seed: Seed = 0,
@@ -212,7 +222,7 @@ def rewrite_command(
         seed=seed,
         verify=verify,
     )
-    target = output if output is not None else default_output(model, limit)
+    target = output if output is not None else default_output(model, limit, options)
     if emit_plan is None and runtime == "generic":
         emit_plan = target.with_suffix(".plan.json")
     with _progress(quiet=as_json) as (progress, interrupt):
@@ -306,7 +316,12 @@ def main() -> None:
         app(standalone_mode=False)
     except OnnxrematError as error:
         _err.print(f"onnxremat: {error}", markup=False)
+        if "--json" in sys.argv and not _emitted:
+            _out.print_json(json.dumps({"error": str(error), "exit_code": error.exit_code}))
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _err.print("onnxremat: interrupted, nothing was written", markup=False)
+        sys.exit(Interrupted.exit_code)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except Exception as error:

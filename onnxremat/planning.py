@@ -41,7 +41,8 @@ def plan_within(
 ) -> Attempt:
     """A plan of which `measure` says that it keeps `problem.budget_bytes`.
 
-    `bound` is proved for whatever is measured (None: nothing is). `error_bytes` is what the runtime
+    `bound` is proved for whatever is measured. None: nothing is, and what is measured may even be
+    below a plan's own peak. `error_bytes` is what the runtime
     takes beyond the model of memory. `expect` predicts a plan's measure: one that is expected to
     take too much, by more than the share `tolerance` by which predictions err, is not measured but
     planned again, unless it was the last chance. Without a budget the planner's smallest peak is
@@ -63,9 +64,10 @@ def plan_within(
         if bound is not None and plan.peak_bound_bytes > limit:
             proved = PeakBound(plan.peak_bound_bytes, None, f"proved for {plan.scope}")
             raise InfeasibleError(_infeasible(limit, proved, plan, rewriters))
-        taken = max(plan.peak_bytes, expect(plan)) if plan.meets(limit) else plan.peak_bytes
+        taken = max(plan.peak_bytes, expect(plan))
         last = left == 0 or not plan.meets(target) or target == floor
-        if plan.meets(limit) and (taken <= (1 + tolerance) * limit or last):
+        possible = plan.meets(limit) or bound is None
+        if possible and (taken <= (1 + tolerance) * limit or last):
             taken = measure(plan)
             if taken <= limit:
                 return Attempt(target, plan, taken)

@@ -90,6 +90,8 @@ class Options:
     verify: bool = True
 
     def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise UsageError(f"--seed: {self.seed} is negative")
         _require_one_of("--costs", self.costs, COST_SOURCES)
         _require_one_of("--session", self.session, SESSIONS)
         _require_one_of("--runtime", self.runtime, RUNTIMES)
@@ -208,6 +210,10 @@ def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> 
         raise ModelError(
             f"{path} was already rewritten for default session options: take the original"
         )
+    known = {node.op_type for node in feed.loaded.model.graph.node}
+    for op_type in options.allow_ops:
+        if op_type not in known:
+            raise UsageError(f"--allow-op: the model has no {op_type!r}")
     if options.optimize != OptimizationLevel.NONE:
         progress("optimizing the model")
         feed = optimized_feed(feed, options)

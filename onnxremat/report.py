@@ -73,7 +73,8 @@ def rewrite_text(result: RewriteResult) -> str:
     )
     if result.replaced:
         rows.append(("replaced", _replaced(result.replaced)))
-    if plan.time_bound:
+    unchanged = result.stock is not None and result.stock.chosen is None
+    if plan.time_bound and not unchanged:
         extra = 100 * (plan.time_cost / plan.time_bound - 1)
         rows.append(
             ("planned time", f"{extra:+.1f}% ({plan.status.value}, planner {plan.planner})")
@@ -82,23 +83,29 @@ def rewrite_text(result: RewriteResult) -> str:
         rows.extend(_verification_rows(result.verification))
     else:
         rows.append(("verified", "no (--no-verify)"))
+    if result.stopped:
+        rows.append(("stopped", "by Ctrl-C: this is the best plan found until then"))
     if result.output is not None:
         rows.append(("written", str(result.output)))
         if result.plan_output is not None:
             rows.append(("", str(result.plan_output)))
-        opened = (
-            "onnxruntime.InferenceSession, nothing to be set"
-            if result.stock is not None
-            else f'onnxremat.open_session("{result.output}")'
-        )
-        rows.append(("open it with", opened))
+        rows.append(("open it with", _opened(result)))
     return _table(rows)
+
+
+def _opened(result: RewriteResult) -> str:
+    if result.stock is not None:
+        return "onnxruntime.InferenceSession, nothing to be set"
+    session = f'onnxremat.open_session("{result.output}")'
+    if result.original.method is PeakMethod.ARENA:
+        return f"the runtime that the static plan is for; to compare, {session}"
+    return session
 
 
 def _stock_rows(stock: StockResult) -> list[tuple[str, str]]:
     """The runs apart, and what loading takes: a saving in one may be paid for in the other."""
     before, after = stock.original, stock.memory
-    variant = "unchanged: nothing takes less" if stock.chosen is None else stock.chosen.variant
+    variant = _unchanged(stock) if stock.chosen is None else str(stock.chosen.variant)
     return [
         ("first run", f"{format_bytes(before.first_bytes)} original, "
                       f"{format_bytes(after.first_bytes)} rewritten"),
@@ -108,6 +115,16 @@ def _stock_rows(stock: StockResult) -> list[tuple[str, str]]:
                     f"{format_bytes(after.loaded_bytes)} rewritten"),
         ("variant", variant),
     ]  # fmt: skip
+
+
+def _unchanged(stock: StockResult) -> str:
+    """Why: what was wrong with the variant that takes least in its runs."""
+    tried = [c for c in stock.candidates if c.memory is not None]
+    if not tried:
+        return "unchanged: no variant could be made"
+    best = min(tried, key=lambda c: max(c.memory.run_peaks_bytes) if c.memory else 0)
+    peak = max(best.memory.run_peaks_bytes) if best.memory else 0
+    return f"unchanged: the best, {best.variant}, takes {format_bytes(peak)}, but {best.reason}"
 
 
 def _replaced(replaced: Sequence[Replaced]) -> str:
@@ -158,13 +175,21 @@ def _verification_rows(result: Verification) -> list[tuple[str, str]]:
         same += f" to {result.compared_with}"
     order = "as planned" if result.order_as_planned else "NOT as planned"
     return [
-        ("measured time", f"{format_seconds(result.original_seconds)} original, "
-                          f"{format_seconds(result.rewritten_seconds)} rewritten "
-                          f"({100 * (result.time_ratio - 1):+.1f}%)"),
+        ("measured time", _times(result)),
         ("outputs", same),
         ("executed order", order),
         *_rounding_rows(result.rounding),
     ]  # fmt: skip
+
+
+def _times(result: Verification) -> str:
+    if result.time_ratio is None:
+        return "not measured: it is the original"
+    return (
+        f"{format_seconds(result.original_seconds or 0)} original, "
+        f"{format_seconds(result.rewritten_seconds or 0)} rewritten (medians); "
+        f"{100 * (result.time_ratio - 1):+.1f}% in the median of runs taken in turns"
+    )
 
 
 def _rounding_rows(rounding: Rounding | None) -> list[tuple[str, str]]:

@@ -52,7 +52,7 @@ class RewriteResult:
     `stock` is there for files for default session options, `static` if a static plan was asked for,
     and `plan_output` is where it was written. `verification` is None with `verify=False`.
     `planning_seconds` is the time from the imported model to the rewritten one, measuring it
-    included.
+    included. `stopped`: planning was ended early (Ctrl-C), with the best plan so far.
     """
 
     model: onnx.ModelProto
@@ -74,12 +74,25 @@ class RewriteResult:
     plan_output: Path | None
     verification: Verification | None
     planning_seconds: float
+    stopped: bool = False
 
 
-def default_output(model: Path, limit: MemoryLimit) -> Path:
-    """`model.4mb.onnx` beside `model.onnx` for a limit of 4MB; `model.60pct.onnx` for 60%."""
-    text = re.sub(r"[^a-z0-9.]", "", limit.text.lower().replace("%", "pct"))
-    return model.with_name(f"{model.stem}.{text}.onnx")
+def default_output(model: Path, limit: MemoryLimit, options: Options | None = None) -> Path:
+    """`model.4mb.onnx` beside `model.onnx` for a limit of 4MB; `model.60pct.onnx` for 60%.
+
+    What makes the file another kind of file stands in its name too: `model.60pct.stock.onnx`.
+    """
+    options = options or Options()
+    parts = [re.sub(r"[^a-z0-9.]", "", limit.text.lower().replace("%", "pct"))]
+    if options.optimize != "none":
+        parts.append(options.optimize)
+    if options.allow_rounding:
+        parts.append("rounded")
+    if options.session != "recipe":
+        parts.append(options.session)
+    if options.runtime == "generic":
+        parts.append("static")
+    return model.with_name(".".join([model.stem, *parts, "onnx"]))
 
 
 def rewrite(
@@ -111,9 +124,13 @@ def rewrite(
     path = Path(model)
     target = None if output is None else Path(output)
     plan_target = None if plan_output is None else Path(plan_output)
+    if plan_target is not None and options.session == "stock":
+        raise UsageError("--emit-plan: with --session stock buffers are placed by the runtime")
     for written in (target, plan_target):
         if written is not None:
             _check_output(path, written)
+    if target is not None and plan_target is not None and target.resolve() == plan_target.resolve():
+        raise UsageError(f"cannot write {target}: model and plan need a file each")
     subject = prepare(path, options, progress)
     if target is not None:
         _check_external_data(subject.feed.loaded.model, path, target)
@@ -205,6 +222,7 @@ def _plan_and_verify(
         plan_output=None,
         verification=verification,
         planning_seconds=planning_seconds,
+        stopped=stop is not None and stop(),
     )
 
 
@@ -283,6 +301,8 @@ def _check_output(model: Path, target: Path) -> None:
         raise UsageError(f"cannot write {target}: there is no folder {folder}")
     if target.is_dir():
         raise UsageError(f"cannot write {target}: it is a folder")
+    if target.exists() and not target.is_file():
+        raise UsageError(f"cannot write {target}: it is no regular file")
     if not os.access(folder, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
         raise UsageError(f"cannot write {target}: permission denied")
     if target.exists() and model.exists() and target.samefile(model):

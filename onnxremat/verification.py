@@ -3,12 +3,14 @@
 Both models run in the real runtime, under the same session options and thread count.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from onnxremat.errors import UsageError, VerificationError
-from onnxremat.importer import LoadedModel
+from onnxremat.errors import ModelError, UsageError, VerificationError
+from onnxremat.importer import LoadedModel, load
+from onnxremat.importer.load import given_inputs
 from onnxremat.prepare import (
     Feed,
     Options,
@@ -29,12 +31,15 @@ from onnxremat.runtimes.measure import (
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import profile_run
 from onnxremat.runtimes.recipe import STOCK, OptimizationLevel, Recipe
-from onnxremat.runtimes.record import read_record
+from onnxremat.runtimes.record import PlanRecord, read_record
 from onnxremat.runtimes.wire import Array
 from onnxremat.units import format_bytes
 from onnxremat_rewriters.stock import SessionMemory, check_order, measure_session, read_stock
 
 WITHOUT_OPTIMIZATIONS = "the original without optimizations"
+MOST_ROUNDING = 1e-3
+"""Most difference of the median output, as a share of its largest value, that is still rounding. (A
+single output may be nothing but rounding noise: a bias gradient in front of a normalization.)"""
 WITH_SUBSTITUTES = "the original with the substitutes in it"
 WITH_DEFAULTS = "the original with default options"
 
@@ -46,7 +51,8 @@ class Verification:
     `different_outputs` are the outputs whose bits differ. `deterministic`: the original gave the
     same bits twice (asked only if something differs). `order_as_planned`: the runtime executed the
     rewritten file's nodes in file order. Times are medians of alternating runs; `time_ratio` is the
-    median of rewritten / original in the same round. `compared_with` says what the outputs were
+    median of rewritten / original in the same round, which a slow moment of the machine does not
+    change; None if the file is the original. `compared_with` says what the outputs were
     compared with, where that is not the original under the same options. `rounding` tells how far
     outputs are from the original's, where nodes were replaced by others that round differently;
     `bits_compared` is false if nothing but that could be compared.
@@ -57,9 +63,9 @@ class Verification:
     order_as_planned: bool
     original: PeakMeasurement
     rewritten: PeakMeasurement
-    original_seconds: float
-    rewritten_seconds: float
-    time_ratio: float
+    original_seconds: float | None
+    rewritten_seconds: float | None
+    time_ratio: float | None
     compared_with: str = ""
     rounding: Rounding | None = None
     bits_compared: bool = True
@@ -136,11 +142,21 @@ def verify_files(
     rewritten file was not made by onnxremat.
     """
     progress("reading the models")
+    record = file_record(rewritten)
+    if not options.dims and options.inputs is None:
+        options = replace(options, dims=_planned_dims(original, record))
     feed = prepare_feed(original, options)
     other = prepare_feed(rewritten, options)
-    record = read_record(other.loaded.model)
-    if record is None:
-        raise UsageError(f"{rewritten} holds no onnxremat plan: it was not made by onnxremat")
+    for name, shape in record.input_shapes.items():
+        given = feed.binding.input_shapes.get(name)
+        if given is not None and tuple(given) != tuple(shape):
+            raise UsageError(
+                f"{rewritten} was planned for input {name!r} of shape {list(shape)}, not "
+                f"{list(given)}: rewrite the original for these sizes"
+            )
+    if feed.inputs.keys() != other.inputs.keys():
+        names = ", ".join(sorted(feed.inputs.keys() ^ other.inputs.keys())[:3])
+        raise UsageError(f"{original} and {rewritten} have different inputs ({names})")
     recipe = record.recipe if options.threads is None else feed.recipe
     if record.recipe.optimization is not OptimizationLevel.NONE:
         recipe = record.recipe if options.threads is None else STOCK.with_threads(options.threads)
@@ -150,6 +166,30 @@ def verify_files(
         feed = optimized_feed(feed, replace(options, optimize=record.optimized.level))
     result = verify(feed.loaded, other.loaded, feed.inputs, recipe, progress=progress)
     return result if record.exact else _rounded(result, feed, other, recipe)
+
+
+def file_record(path: Path) -> PlanRecord:
+    """The record in a file. Raises UsageError if there is no such file or it has none, ModelError
+    if the record is damaged."""
+    loaded = load(path)
+    try:
+        record = read_record(loaded.model)
+    except UsageError as error:
+        raise ModelError(f"{path}: {error}") from error
+    if record is None:
+        raise UsageError(f"{path} holds no onnxremat plan: it was not made by onnxremat")
+    return record
+
+
+def _planned_dims(original: Path, record: PlanRecord) -> dict[str, int]:
+    """The sizes that were planned for, of the inputs that the original leaves open."""
+    given = {value.name for value in given_inputs(load(original).model.graph)}
+    return {
+        f"{name}:{axis}": size
+        for name, shape in record.input_shapes.items()
+        if name in given
+        for axis, size in enumerate(shape)
+    }
 
 
 def _rounded(result: Verification, original: Feed, rewritten: Feed, recipe: Recipe) -> Verification:
@@ -232,6 +272,14 @@ def require(result: Verification, limit_bytes: int | None) -> None:
                 f"(seen in {named})"
             )
         raise VerificationError(f"outputs differ from the original's: {named}")
+    if result.rounding is not None and not (
+        math.isfinite(result.rounding.worst) and result.rounding.median <= MOST_ROUNDING
+    ):
+        raise VerificationError(
+            f"outputs are too far from the original's to be rounded differently only: up to "
+            f"{result.rounding.worst:.1e} of the largest value in {result.rounding.name}, "
+            f"{result.rounding.median:.1e} in the median output"
+        )
     if not result.order_as_planned:
         raise VerificationError("the runtime executed the nodes in another order than planned")
     if limit_bytes is not None and result.rewritten.peak_bytes > limit_bytes:

@@ -93,7 +93,7 @@ def test_a_limit_below_the_bound_is_proved_impossible(unet: Path, tmp_path: Path
     assert code == 3
     line = one_line(err)
     for part in (
-        "impossible with recomputation and reordering",
+        "impossible with recomputation, reordering and exact substitutes",
         "no schedule goes below",
         "workspace of dec",
     ):
@@ -126,6 +126,11 @@ BAD_CALLS = {
     "no folder": (["rewrite", "good.onnx", "--mem", "4MB", "-o", "none/x.onnx"], 2, "no folder"),
     "onto itself": (["rewrite", "good.onnx", "--mem", "4MB", "-o", "good.onnx"], 2, "untouched"),
     "refused by the runtime": (["rewrite", "refused.onnx", "--mem", "4MB"], 5, "NoSuchOp"),
+    "negative seed": (["rewrite", "good.onnx", "--mem", "4MB", "--seed", "-1"], 2, "--seed"),
+    "two sizes": (["audit", "good.onnx", "--dim", "n=1", "--dim", "n=2"], 2, "n is given as 1 and as 2"),
+    "unknown session": (["rewrite", "good.onnx", "--mem", "4MB", "--session", "mine"], 2, "'mine'"),
+    "contradiction": (["rewrite", "good.onnx", "--mem", "4MB", "--session", "stock", "--optimize", "all"], 2, "--optimize"),
+    "no inputs": (["audit", "good.onnx", "--inputs", "text.onnx"], 2, "no .npz file"),
     "not ours": (["verify", "good.onnx", "good.onnx", "--dim", "n=1"], 2, "not made by onnxremat"),
 }  # fmt: skip
 
@@ -156,6 +161,13 @@ def test_bad_input_gets_one_line_and_the_right_code(case: str, bad_files: Path) 
     assert (code, words in one_line(err)) == (expected, True), err
     after = {path.name: path.read_bytes() for path in bad_files.iterdir() if path.is_file()}
     assert after == before
+
+
+def test_an_error_is_an_object_too(bad_files: Path) -> None:
+    code, out, err = onnxremat("rewrite", "none.onnx", "--mem", "4MB", "--json", cwd=bad_files)
+    assert code == 2
+    assert json.loads(out)["exit_code"] == 2
+    assert json.loads(out)["error"] in one_line(err)
 
 
 def test_ctrl_c_before_a_plan_meets_the_limit_ends_with_130(

@@ -1,5 +1,6 @@
 """`rewrite` from Python: what comes back, what is written, what is carried along."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,47 @@ def test_a_limit_that_is_met_already_changes_nothing_but_the_record(tmp_path: Pa
 def test_names_of_outputs_follow_from_the_limit() -> None:
     for limit, name in (("4MB", "m.4mb.onnx"), ("60%", "m.60pct.onnx"), ("min", "m.min.onnx")):
         assert default_output(Path("a/m.onnx"), parse_limit(limit)) == Path("a") / name
+    for options, name in (
+        (Options(session="stock"), "m.60pct.stock.onnx"),
+        (Options(runtime="generic"), "m.60pct.static.onnx"),
+        (Options(optimize="all", allow_rounding=True), "m.60pct.all.rounded.onnx"),
+    ):
+        assert default_output(Path("m.onnx"), parse_limit("60%"), options) == Path(name)
+
+
+def test_a_file_that_is_no_regular_one_is_never_replaced(tmp_path: Path) -> None:
+    path, pipe = diamond(tmp_path / "m.onnx"), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(onnxremat.UsageError, match="no regular file"):
+        rewrite(path, "95%", QUICK, output=pipe)
+    with pytest.raises(onnxremat.UsageError, match="no regular file"):
+        rewrite(path, "95%", QUICK, output=tmp_path / "n.onnx", plan_output=pipe)
+    with pytest.raises(onnxremat.UsageError, match="a file each"):
+        rewrite(path, "95%", QUICK, output=tmp_path / "n", plan_output=tmp_path / "." / "n")
+
+
+def test_an_op_that_the_model_does_not_have_is_not_allowed(tmp_path: Path) -> None:
+    options = Options(time_limit=1, allow_ops=("Foo",))
+    with pytest.raises(onnxremat.UsageError, match="--allow-op: the model has no 'Foo'"):
+        rewrite(diamond(tmp_path / "m.onnx"), "95%", options)
+
+
+def test_verify_takes_the_planned_sizes_and_names_what_does_not_fit(tmp_path: Path) -> None:
+    path, output = diamond(tmp_path / "m.onnx", symbolic=True), tmp_path / "r.onnx"
+    rewrite(path, "95%", Options(dims={"n": 32}, time_limit=2, threads=1), output=output)
+    assert onnxremat.verify_files(path, output, Options(threads=1)).identical
+    with pytest.raises(onnxremat.UsageError, match=r"planned for input 'x' of shape \[32, 64\]"):
+        onnxremat.verify_files(path, output, Options(dims={"n": 16}))
+    other = saved(tmp_path / "o.onnx", [helper.make_node("Exp", ["x"], ["y"])], {})
+    with pytest.raises(onnxremat.OnnxrematError, match="'x'"):
+        onnxremat.verify_files(other, output, Options())
+    damaged = onnx.load(output)
+    damaged.metadata_props[0].value = damaged.metadata_props[0].value[:40]
+    onnx.save(damaged, output)
+    with pytest.raises(onnxremat.ModelError, match=r"r\.onnx: the plan's record is damaged"):
+        onnxremat.verify_files(path, output, Options())
+    with pytest.raises(onnxremat.ModelError, match=r"r\.onnx: the plan's record is damaged"):
+        onnxremat.open_session(output)
 
 
 def saved(

@@ -90,8 +90,8 @@ def run_capped(
     """
     if recipe.provider != CPU_PROVIDER or not recipe.cpu_arena:
         raise UsageError("a cap needs the CPU's arena: a recipe for the CPU with cpu_arena on")
-    if cap_bytes < 1:
-        raise UsageError(f"a cap of {cap_bytes} bytes: it must be positive")
+    if not isinstance(cap_bytes, int) or not 1 <= cap_bytes <= NO_CAP_BYTES:
+        raise UsageError(f"a cap of {cap_bytes} bytes: it must be a whole number from 1 to 2^46")
     if runs < 1:
         raise UsageError(f"{runs} runs: at least one is needed")
     source = model if isinstance(model, ModelSource) else ModelSource(path=Path(model))

@@ -4,7 +4,8 @@ For runtimes without an allocator, such as compilers for edge accelerators: they
 `StaticPlan.as_json` writes (`plan.schema.json` describes it), reserve one arena, and run the steps
 with every tensor at its fixed offset. Nothing here is measured; the plan is checked instead.
 
-Ops and tensors have the names of the model. Views (Reshape and the like) are not steps: they are
+Ops and tensors have the names of the model; a copy has the name of its original, and a node without
+a name is told by what it writes. Views (Reshape and the like) are not steps: they are
 the buffer that they look at.
 """
 

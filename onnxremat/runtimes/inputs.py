@@ -156,8 +156,11 @@ def _read(path: Path) -> dict[str, Array]:
             if not isinstance(stored, np.lib.npyio.NpzFile):
                 raise UsageError(f"{path} holds one array: an .npz file with names is needed")
             return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, BadZipFile, EOFError) as error:
-        raise UsageError(f"cannot read inputs from {path}: {error}") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"cannot read inputs from {path}: {reason}") from error
+    except (ValueError, BadZipFile, EOFError) as error:
+        raise UsageError(f"cannot read inputs from {path}: it is no .npz file") from error
 
 
 def _typed(spec: InputSpec, array: Array) -> Array:

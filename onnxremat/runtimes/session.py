@@ -36,7 +36,7 @@ def open_session(
     _require_fitting(file, record, providers)
     recipe = record.recipe if threads is None else record.recipe.with_threads(threads)
     if providers:
-        recipe = replace(recipe, provider=providers[0])
+        recipe = replace(recipe, provider=_provider_name(providers[0]))
     options = recipes.session_options(recipe)
     chosen = list(providers) if providers else recipes.providers(recipe)
     try:
@@ -50,10 +50,10 @@ def _require_fitting(file: Path, record: PlanRecord, providers: Sequence[str] | 
     made_for = record.optimized
     if made_for is None:
         return
-    if providers and providers[0] != made_for.provider:
+    if providers and _provider_name(providers[0]) != made_for.provider:
         raise UsageError(
-            f"{file} was optimized for {made_for.provider}, not for {providers[0]}: rewrite the "
-            "original for it"
+            f"{file} was optimized for {made_for.provider}, not for "
+            f"{_provider_name(providers[0])}: rewrite the original for it"
         )
     if made_for.layout_width is not None and made_for.layout_width != layout_width():
         raise UsageError(
@@ -61,6 +61,11 @@ def _require_fitting(file: Path, record: PlanRecord, providers: Sequence[str] | 
             f"which this processor does not have: rewrite the original here, or with --optimize "
             "extended"
         )
+
+
+def _provider_name(provider: Any) -> str:
+    """A provider may come with its options."""
+    return str(provider if isinstance(provider, str) else provider[0])
 
 
 class PlannedSession(InferenceSession):
@@ -180,12 +185,15 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 def _record(file: Path) -> PlanRecord:
     if not file.is_file():
-        raise UsageError(f"there is no file {file}")
+        raise UsageError(f"{file} is no file" if file.exists() else f"there is no file {file}")
     try:
         model = onnx.load(file, load_external_data=False)
     except DecodeError as error:
         raise ModelError(f"{file} is not an ONNX model") from error
-    record = read_record(model)
+    try:
+        record = read_record(model)
+    except UsageError as error:
+        raise ModelError(f"{file}: {error}") from error
     if record is None:
         raise UsageError(f"{file} holds no onnxremat plan: open it with onnxruntime itself")
     return record

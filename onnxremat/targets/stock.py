@@ -73,6 +73,9 @@ class StockTarget(Target):
             warm_bytes=warm_bytes,
             reference=None if self.subject.exact else self.subject.released.model,
         )
+        if result.chosen is None:
+            nodes = result.model.graph.node
+            rewritten = Rewritten(result.model, tuple(range(len(nodes))), 0)
         return Made(rewritten, result.model, resident_peak(result.memory), stock=result)
 
     def _expected(self, rewritten: Rewritten) -> Callable[[int], Prediction]:
@@ -93,8 +96,8 @@ class StockTarget(Target):
         result = made.stock
         assert result is not None
         chosen = result.chosen
-        seconds: tuple[float, ...] = (0.0, 0.0)
-        ratio = 1.0
+        seconds: tuple[float | None, ...] = (None, None)
+        ratio = None
         if chosen is not None and chosen.times is not None:
             seconds, ratio = chosen.times.median_seconds, chosen.times.ratios[1]
         return Verification(

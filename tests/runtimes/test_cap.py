@@ -139,7 +139,7 @@ def test_what_cannot_be_capped_is_an_error() -> None:
     source, inputs = in_memory(proto, "."), make_inputs(proto)
     with pytest.raises(UsageError, match="arena"):
         run_capped(source, inputs, RECIPE, 1 << 20)
-    with pytest.raises(UsageError, match="positive"):
+    with pytest.raises(UsageError, match="whole number"):
         run_capped(source, inputs, CAP_RECIPE, 0)
     with pytest.raises(UsageError, match="at least one"):
         run_capped(source, inputs, CAP_RECIPE, 1 << 20, runs=0)

@@ -7,8 +7,10 @@ import onnx
 
 from onnxremat.importer.nodes import DEFAULT_DOMAINS, attribute, reads
 from onnxremat.importer.values import ValueType, tensor_type
-from onnxremat_rewriters.naming import NameSource, node_names, value_names
+from onnxremat_rewriters.naming import NameSource, node_names, rename_reads, value_names
 from onnxremat_rewriters.substitutes.site import NotSubstitutable, Site, Substitution
+
+_FIRST_IR_WITH_FREE_INITIALIZERS = 4
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,31 @@ def apply_substitutions(
         origin += [index] * len(new)
     del graph.node[:]
     graph.node.extend(made)
-    graph.initializer.extend(weights)
+    _store(result, weights)
     dropped = _drop_unread(graph, {name for one in replaced for name in _reads_of(model, one)})
     return Substituted(result, tuple(origin), tuple(replaced), tuple(refused), dropped)
+
+
+def _store(model: onnx.ModelProto, weights: Sequence[onnx.TensorProto]) -> None:
+    """Add new weights, in place: equal ones once, and as inputs too in old formats."""
+    graph = model.graph
+    kept: dict[bytes, str] = {}
+    names: dict[str, str] = {}
+    for tensor in weights:
+        bare = onnx.TensorProto()
+        bare.CopyFrom(tensor)
+        bare.ClearField("name")
+        key = bare.SerializeToString(deterministic=True)
+        names[tensor.name] = kept.setdefault(key, tensor.name)
+        if names[tensor.name] != tensor.name:
+            continue
+        graph.initializer.append(tensor)
+        if model.ir_version < _FIRST_IR_WITH_FREE_INITIALIZERS:
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    for node in graph.node:
+        rename_reads(node, names)
 
 
 def _choose(node: onnx.NodeProto, substitutions: Sequence[Substitution]) -> Substitution:

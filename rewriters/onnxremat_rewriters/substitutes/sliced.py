@@ -16,6 +16,8 @@ PIECES = 8
 def _replace(site: Site) -> None:
     shapes = [site.type_of(name).shape for name in site.node.input]
     result = site.type_of(site.node.output[0]).shape
+    if not result:
+        raise NotSubstitutable("a single number cannot be cut")
     axis = next((a for a, size in enumerate(result) if size >= PIECES), None)
     if axis is None:
         axis = max(range(len(result)), key=lambda a: result[a], default=0)
@@ -27,7 +29,7 @@ def _replace(site: Site) -> None:
 def _slice(site: Site, shape: tuple[int, ...], axis: int, cut: list[bool]) -> None:
     """Nodes for each piece of `axis`; `cut` says which inputs have that axis."""
     site.need_opset(10)
-    size = shape[axis] if shape else 1
+    size = shape[axis]
     if size < 2:
         raise NotSubstitutable("no axis can be cut")
     pieces = min(PIECES, size)
