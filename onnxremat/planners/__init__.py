@@ -37,8 +37,8 @@ PLANNERS: Mapping[str, PlannerInfo] = MappingProxyType(
             PlannerInfo(
                 "reorder",
                 reorder,
-                "greedy and depth-first orders; annealing over orders",
-                "a new order, nothing repeated",
+                "Ahn 2020 (downsets), Liu 1987 (hill-valley segments), extended",
+                "the order of the smallest peak, nothing repeated: exact search, then annealing",
             ),
             PlannerInfo(
                 "local_search",

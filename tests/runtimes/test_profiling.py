@@ -243,7 +243,7 @@ def test_equal_nodes_are_run_alone_once(monkeypatch: pytest.MonkeyPatch) -> None
     asked: list[int] = []
 
     def record(*arguments: Any) -> dict[int, Any]:
-        asked.extend(arguments[-1])
+        asked.extend(arguments[4])
         return isolate(*arguments)
 
     monkeypatch.setattr(profiling, "isolate", record)
