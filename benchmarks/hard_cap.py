@@ -14,7 +14,6 @@ runtime never gives back, it is told whether it holds.
 
 import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import onnx
 
+from benchmarks.tables import commit
 from onnxremat.errors import OnnxrematError
 from onnxremat.prepare import Feed, Options, prepare_feed
 from onnxremat.rewriting import rewrite
@@ -152,13 +152,6 @@ def outcome(run: CappedRun) -> str:
 
 def megabytes(nbytes: int) -> str:
     return f"{nbytes / 1e6:.3f}"
-
-
-def commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
 
 
 def main() -> None:

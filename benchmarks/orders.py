@@ -16,7 +16,6 @@ does the command.
 import argparse
 import json
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from tempfile import TemporaryDirectory
 import onnx
 
 from benchmarks.published import load_published
+from benchmarks.tables import commit
 from models import BUILDERS
 from onnxremat.bounds import peak_bound
 from onnxremat.graph import Graph, Op, Tensor, TensorKind
@@ -79,7 +79,7 @@ def smallest_peak(graph: Graph, rules: MemoryRules) -> int:
     def extend() -> None:
         if len(steps) == len(graph.ops):
             peak = profile(graph, Schedule(tuple(steps)), rules).peak_bytes
-            best[:] = [min(peak, *best)]
+            best[:] = [min([peak, *best])]
         for v in range(len(graph.ops)):
             if v not in steps and all(u in steps for u in graph.predecessors(v)):
                 steps.append(v)
@@ -188,10 +188,7 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, help="write the tables there as well")
     arguments = parser.parse_args()
     compile_kernels()
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    lines = [f"Made at commit {commit}, two cores, by `python -m benchmarks.orders`."]
+    lines = [f"Made at commit {commit()}, two cores, by `python -m benchmarks.orders`."]
     fine = True
     parts = [
         random_part(arguments.random),

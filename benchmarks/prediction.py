@@ -27,7 +27,6 @@ import argparse
 import ctypes
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +38,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from benchmarks.tables import commit
 from onnxremat.errors import OnnxrematError
 from onnxremat.memory import profile
 from onnxremat.plan import Limits, Problem
@@ -451,13 +451,6 @@ def files(shared: Path | None, packages: Path | None) -> Iterator[Path]:
         )
     if packages is not None:
         yield from sorted(packages.glob("*.onnx"), key=lambda p: (p.stat().st_size > 10**8, p))
-
-
-def commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ does the command.
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ import onnx
 import onnxruntime
 
 import onnxremat
+from benchmarks.tables import commit, markdown
 from models import BUILDERS
 from onnxremat.errors import OnnxrematError
 from onnxremat.prepare import Options
@@ -152,18 +152,6 @@ def run(case: Case, path: Path, time_limit: float) -> tuple[str, ...]:
     return line if case.exit_code == 0 else (*line[:-1], "a plan, but none was expected FAILED")
 
 
-def commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
-
-
-def markdown(rows: list[tuple[str, ...]]) -> str:
-    lines = [HEADER, ("---",) * len(HEADER), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--shared", type=Path)
@@ -187,7 +175,7 @@ def main() -> None:
         f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
         f"{onnxruntime.__version__}, {os.cpu_count()} cores, "
         f"{arguments.time_limit:g} s of planning at most. Peaks are heap peaks of a run "
-        "under the recipe, the worst of three runs.\n\n" + markdown(rows) + "\n"
+        "under the recipe, the worst of three runs.\n\n" + markdown(HEADER, rows) + "\n"
     )
     if arguments.markdown:
         arguments.markdown.write_text(text, encoding="utf-8")

@@ -20,7 +20,6 @@ the steady memory. One that does not ends with FAILED, and so does the command.
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxremat
+from benchmarks.tables import commit, markdown
 from models import BUILDERS
 from onnxremat.errors import NoPlanFoundError, OnnxrematError
 from onnxremat.plan import Limits, Problem
@@ -266,18 +266,6 @@ def run(case: Case, threads: int | None, scratch: Path) -> list[tuple[str, ...]]
     return rows
 
 
-def commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
-
-
-def markdown(rows: list[tuple[str, ...]]) -> str:
-    lines = [HEADER, ("---",) * len(HEADER), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--shared", type=Path)
@@ -304,7 +292,7 @@ def main() -> None:
         f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
         f"{onnxruntime.__version__}, {os.cpu_count()} cores. Resident memory above the loaded "
         "level, all-default SessionOptions and allocators, outputs of earlier runs released; "
-        "means of two processes.\n\n" + markdown(rows) + "\n"
+        "means of two processes.\n\n" + markdown(HEADER, rows) + "\n"
     )
     if arguments.markdown:
         arguments.markdown.write_text(text, encoding="utf-8")

@@ -1,7 +1,5 @@
 """ONNX Runtime with the session options that are stored in the file."""
 
-from dataclasses import replace
-
 import onnx
 
 from onnxremat.plan import Plan
@@ -10,8 +8,8 @@ from onnxremat.runtimes.measure import in_memory, measure_activation
 from onnxremat.runtimes.predict import predict
 from onnxremat.runtimes.provable import provable_types
 from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.targets.target import Made, Target, expected_profile, reference, write_plan
-from onnxremat.verification import Verification, verify
+from onnxremat.targets.target import Made, Target, expected_profile, verify_in_recipe, write_plan
+from onnxremat.verification import Verification
 
 
 class RecipeTarget(Target):
@@ -51,13 +49,4 @@ class RecipeTarget(Target):
         return Made(rewritten, rewritten.model, measured)
 
     def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
-        feed = self.subject.feed
-        return verify(
-            feed.loaded,
-            replace(feed.loaded, model=final),
-            feed.inputs,
-            self.recipe,
-            progress=self._progress,
-            measured=(self.original, made.measured),
-            reference=reference(self.subject),
-        )
+        return verify_in_recipe(self.subject, made, final, self.original, self._progress)

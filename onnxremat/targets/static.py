@@ -9,8 +9,8 @@ from onnxremat.prepare import Options, ProgressReport, Subject
 from onnxremat.runtimes.generic import GENERIC_RULES, StaticPlan, emit_plan
 from onnxremat.runtimes.measure import PeakMeasurement, PeakMethod
 from onnxremat.schedule import Schedule, given_order, with_eager_ops
-from onnxremat.targets.target import Made, Target, reference, write_plan
-from onnxremat.verification import Verification, verify
+from onnxremat.targets.target import Made, Target, verify_in_recipe, write_plan
+from onnxremat.verification import Verification
 
 _OFFSET_SECONDS = 10.0
 
@@ -56,16 +56,7 @@ class StaticTarget(Target):
         return Made(rewritten, rewritten.model, _arena(static), static=static)
 
     def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
-        feed = self.subject.feed
-        return verify(
-            feed.loaded,
-            replace(feed.loaded, model=final),
-            feed.inputs,
-            self.recipe,
-            progress=self._progress,
-            measured=(self.original, made.measured),
-            reference=reference(self.subject),
-        )
+        return verify_in_recipe(self.subject, made, final, self.original, self._progress)
 
 
 def _arena(plan: StaticPlan) -> PeakMeasurement:

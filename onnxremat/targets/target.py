@@ -8,7 +8,7 @@ import onnx
 from onnxremat.importer import ImportedModel
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Plan
-from onnxremat.prepare import Subject
+from onnxremat.prepare import ProgressReport, Subject
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMeasurement
 from onnxremat.runtimes.order import is_constant, priority_order
@@ -16,7 +16,7 @@ from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile
 from onnxremat.runtimes.recipe import Recipe
 from onnxremat.schedule import with_eager_ops
-from onnxremat.verification import Verification
+from onnxremat.verification import Verification, verify
 from onnxremat_rewriters.recompute import Rewritten, apply_schedule
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.stock import StockResult
@@ -74,6 +74,26 @@ class Target(Protocol):
 def reference(subject: Subject) -> ModelSource | None:
     """What a rewritten model must equal bit for bit, where that is not the original."""
     return None if subject.exact else subject.released_source()
+
+
+def verify_in_recipe(
+    subject: Subject,
+    made: Made,
+    final: onnx.ModelProto,
+    original: PeakMeasurement,
+    progress: ProgressReport,
+) -> Verification:
+    """Both models compared under the recipe's session options; peaks are those known already."""
+    feed = subject.feed
+    return verify(
+        feed.loaded,
+        replace(feed.loaded, model=final),
+        feed.inputs,
+        feed.recipe,
+        progress=progress,
+        measured=(original, made.measured),
+        reference=reference(subject),
+    )
 
 
 def write_plan(imported: ImportedModel, plan: Plan) -> Rewritten:

@@ -1,0 +1,18 @@
+"""What every kept table needs: the commit it was made at, and its form."""
+
+import subprocess
+from collections.abc import Iterable, Sequence
+
+
+def commit() -> str:
+    """The commit that is checked out, "unknown" outside a repository."""
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown, without a newline at its end."""
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
