@@ -1,8 +1,9 @@
 """The order of the smallest peak, without recomputation: proved where that can be done in time.
 
-In turn: the given order, greedy and depth-first orders, the exact search over downsets (`_exact`),
-and, if that does not end in its share of the limits, annealing over orders with the compiled
-evaluator of `local_search`. The bound is the exact search's, as far as it came.
+In turn: the given order, greedy and depth-first orders, a lower bound by minimum cuts (`_cuts`),
+the exact search over downsets (`_exact`), and, if that does not end in its share of the limits,
+annealing over orders with the compiled evaluator of `local_search`. The bound is that of the cuts,
+or the exact search's, as far as it came.
 """
 
 import time
@@ -11,6 +12,7 @@ from itertools import chain
 
 from onnxremat.bounds import peak_bound
 from onnxremat.plan import Limits, Plan, Problem, make_plan
+from onnxremat.planners._cuts import cut_bound
 from onnxremat.planners._engine import (
     Clock,
     Cooling,
@@ -28,6 +30,7 @@ from onnxremat.schedule import Schedule, given_order
 
 CYCLES = (0.1, 0.3, 0.6)
 RANDOM_ORDERS = 4
+CUT_SHARE = 0.15
 EXACT_SHARE = 0.4
 MOST_STATES = 2000
 """Downsets looked at where iterations are limited, so that the same ones give the same plan."""
@@ -75,6 +78,17 @@ def _search(
         return best, bound
     report(clock, best)
     limits = clock.limits
+    stop_at = clock.seconds() + CUT_SHARE * max(clock.left(), 0.0)
+    cut = cut_bound(
+        problem.graph,
+        problem.rules,
+        stop=lambda: clock.seconds() > stop_at or clock.over(),
+        most_ops=None if limits.iterations is None else MOST_STATES,
+    )
+    bound = max(bound, cut.nbytes)
+    if bound >= best.peak_bytes:
+        return best, best.peak_bytes
+    target = max(bound, target)
     stop_at = clock.seconds() + EXACT_SHARE * max(clock.left(), 0.0)
     found = exact_order(
         problem.graph,

@@ -9,6 +9,7 @@ from onnxremat.bounds import peak_bound
 from onnxremat.graph import Graph, Op, Tensor, TensorKind
 from onnxremat.memory import MemoryRules, profile
 from onnxremat.plan import Limits, PlanStatus, Problem
+from onnxremat.planners._cuts import CutBound, cut_bound
 from onnxremat.planners._downsets import Facts, Walk, units
 from onnxremat.planners._exact import exact_order
 from onnxremat.planners.auto import auto
@@ -49,6 +50,30 @@ def test_the_exact_order_is_the_best_of_all(graph: Graph, rules: MemoryRules) ->
     reached = profile(graph, Schedule(found.order), rules).peak_bytes
     assert reached == smallest(graph, rules)
     assert bound <= reached <= found.peak_bytes
+
+
+@settings(max_examples=300, deadline=None)
+@given(graphs(max_ops=7), memory_rules())
+def test_the_cut_bound_holds_for_all_orders(graph: Graph, rules: MemoryRules) -> None:
+    bound = cut_bound(graph, rules)
+    assert bound.nbytes <= smallest(graph, rules)
+    done = set(bound.before)
+    assert all(done.issuperset(graph.predecessors(v)) for v in done)
+    if done and bound.op is not None:
+        assert bound.op not in done
+        assert done.issuperset(graph.predecessors(bound.op))
+
+
+def test_the_cut_bound_sees_what_is_held_across_an_op() -> None:
+    """A residual: its first value is live while the two ops beside it run."""
+    tensors = [Tensor("x", (), "uint8", 1, TensorKind.INPUT)]
+    tensors += [Tensor(f"t{i}", (), "uint8", n) for i, n in enumerate((10, 9, 9, 1))]
+    reads = ((0,), (1,), (2,), (1, 3))
+    ops = [Op(f"op{v}", "Op", read, (v + 1,)) for v, read in enumerate(reads)]
+    graph = Graph(tuple(tensors), tuple(ops), (0,), (4,))
+    assert peak_bound(graph, MemoryRules()).nbytes == 20
+    assert cut_bound(graph, MemoryRules()) == CutBound(28, 2, (0, 1))
+    assert smallest(graph, MemoryRules()) == 28
 
 
 @settings(max_examples=60, deadline=None)
