@@ -59,7 +59,8 @@ class Audit:
 
     `original_peak_bytes` and `released_peak_bytes` are measured in the runtime under the recipe;
     `peak` is where the model of memory puts the released model's peak, `floor` what no schedule of
-    whole ops can go below, `reordered_peak_bytes` what the first reordering found reaches.
+    whole ops can go below, `reordered_peak_bytes` the smallest peak found without recomputation, by
+    the model of memory, and `reordered_bound_bytes` what no order goes below.
     `unread_values` are those that the runtime would hold to the end for nobody.
     """
 
@@ -74,6 +75,7 @@ class Audit:
     peak: Peak
     floor: Floor
     reordered_peak_bytes: int
+    reordered_bound_bytes: int
     limit_bytes: int | None
     threads: int | None
 
@@ -117,7 +119,8 @@ def audit(
         released,
         find_peak(graph, as_given, RECIPE_RULES),
         find_floor(graph, RECIPE_RULES),
-        min(reordered.peak_bytes, released),
+        reordered.peak_bytes,
+        reordered.peak_bound_bytes,
         None if limit is None else limit.resolve(original),
         options.threads,
     )

@@ -21,6 +21,7 @@ from onnxremat_rewriters.stock import OrderCheck, StockModel, StockResult
 from onnxremat_rewriters.substitutes import Replaced
 
 _HELD_SHOWN = 10
+_NAME_SHOWN = 48
 _LEFT_OUT = (onnx.ModelProto, StaticPlan, StockModel, OrderCheck)
 
 
@@ -215,16 +216,26 @@ def audit_text(result: Audit) -> str:
             ("", f"{format_bytes(result.released_peak_bytes)} measured, no unread value held")
         )
     rows.append(("", f"{format_bytes(peak.nbytes)} by the model of memory"))
-    rows.append(("at step", f"{peak.step + 1} of {peak.steps}: {peak.op} ({peak.op_type})"))
+    rows.append(("at step", f"{peak.step + 1} of {peak.steps}: {_shown(peak.op)} ({peak.op_type})"))
     if peak.workspace_bytes:
         rows.append(("workspace there", format_bytes(peak.workspace_bytes)))
     rows.append(("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"))
-    rows.append(("reordering alone", f"{format_bytes(result.reordered_peak_bytes)} or less"))
+    rows.append(("reordering alone", _reordered(result)))
     if result.limit_bytes is not None:
         rows.append(
             ("limit", f"{format_bytes(result.limit_bytes)}: {_verdict(result, result.limit_bytes)}")
         )
     return "\n\n".join([_table(rows), _held_table(peak.held)])
+
+
+def _reordered(result: Audit) -> str:
+    reached = format_bytes(result.reordered_peak_bytes)
+    if result.reordered_peak_bytes == result.reordered_bound_bytes:
+        own = result.reordered_peak_bytes == result.peak.nbytes
+        return f"{reached}, the smallest of any order (proved)" + (
+            ": its own is one" if own else ""
+        )
+    return f"{reached} or less; no order goes below {format_bytes(result.reordered_bound_bytes)}"
 
 
 def _verdict(result: Audit, limit: int) -> str:
@@ -240,8 +251,8 @@ def _verdict(result: Audit, limit: int) -> str:
 def _held_table(held: Sequence[HeldTensor]) -> str:
     header = ("held at the peak", "size", "shape", "made by", "last read by")
     lines = [
-        (t.name, format_bytes(t.nbytes), f"{t.dtype}[{','.join(map(str, t.shape))}]", t.made_by,
-         t.last_read_by or "(graph output)")
+        (_shown(t.name), format_bytes(t.nbytes), f"{t.dtype}[{','.join(map(str, t.shape))}]",
+         _shown(t.made_by), _shown(t.last_read_by or "(graph output)"))
         for t in held[:_HELD_SHOWN]
     ]  # fmt: skip
     table = _columns([header, *lines])
@@ -249,6 +260,12 @@ def _held_table(held: Sequence[HeldTensor]) -> str:
         rest = sum(t.nbytes for t in held[_HELD_SHOWN:])
         table += f"\nand {len(held) - _HELD_SHOWN} smaller, {format_bytes(rest)} together"
     return table
+
+
+def _shown(name: str) -> str:
+    """A name as a table has room for it; exporters write some that are hundreds of letters long."""
+    half = _NAME_SHOWN // 2
+    return name if len(name) <= _NAME_SHOWN else f"{name[:half]}...{name[-half:]}"
 
 
 def planners_text(planners: Sequence[PlannerInfo]) -> str:
