@@ -42,12 +42,12 @@ def plan_within(
     """A plan of which `measure` says that it keeps `problem.budget_bytes`.
 
     `bound` is proved for whatever is measured. None: nothing is, and what is measured may even be
-    below a plan's own peak. `error_bytes` is what the runtime
-    takes beyond the model of memory. `expect` predicts a plan's measure: one that is expected to
-    take too much, by more than the share `tolerance` by which predictions err, is not measured but
-    planned again, unless it was the last chance. Without a budget the planner's smallest peak is
-    measured once. Raises InfeasibleError with the bound, the op that sets it and the `rewriters`
-    that were allowed, or NoPlanFoundError with the smallest peak.
+    below a plan's own peak. `error_bytes` is what the runtime takes beyond the model of memory.
+    `expect` predicts a plan's measure: one that is expected to take too much, by more than the
+    share `tolerance` by which predictions err, is not measured but planned again, unless it was the
+    last chance. Without a budget the planner's smallest peak is measured once. Raises
+    InfeasibleError with the bound, the op that sets it and the `rewriters` that were allowed, or
+    NoPlanFoundError with the smallest peak.
     """
     limit = problem.budget_bytes
     if limit is None:

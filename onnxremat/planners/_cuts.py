@@ -53,8 +53,7 @@ def cut_bound(
     facts = Facts(graph, rules)
     network = _Network(facts)
     best = CutBound(0, None, ())
-    ranked = sorted(range(len(graph.ops)), key=lambda v: -network.beside[v])
-    for count, v in enumerate(_by_live_bytes(graph, facts, ranked)[:most_ops]):
+    for count, v in enumerate(_by_live_bytes(graph, facts, network.beside)[:most_ops]):
         if count % _LOOKS == 0 and stop():
             break
         nbytes, before = network.around(v)
@@ -63,19 +62,19 @@ def cut_bound(
     return best
 
 
-def _by_live_bytes(graph: Graph, facts: Facts, ops: Sequence[int]) -> list[int]:
-    """Ops by what is live when they run in the given order, the most first."""
+def _by_live_bytes(graph: Graph, facts: Facts, beside: Sequence[int]) -> list[int]:
+    """Ops by what is live when they run in the given order, the most first; then by `beside`."""
     left = [len(readers) for readers in graph.readers]
     live = 0
-    held = {}
+    held = []
     for v in range(len(graph.ops)):
-        held[v] = live
+        held.append(live)
         live += sum(facts.size[t] for t in facts.kept[v])
         for t in facts.reads[v]:
             left[t] -= 1
             if left[t] == 0 and t not in facts.held:
                 live -= facts.size[t]
-    return sorted(ops, key=lambda v: -held[v])
+    return sorted(range(len(graph.ops)), key=lambda v: (-held[v], -beside[v]))
 
 
 class _Network:

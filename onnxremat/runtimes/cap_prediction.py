@@ -21,10 +21,10 @@ from onnxremat.runtimes.arena import (
     Request,
     simulate,
 )
-from onnxremat.runtimes.order import default_order, priority_order
+from onnxremat.runtimes.order import emulated_order
 from onnxremat.runtimes.profiling import RunProfile
 from onnxremat.runtimes.provable import ProvableType
-from onnxremat.runtimes.recipe import ExecutionOrder, OptimizationLevel, Recipe
+from onnxremat.runtimes.recipe import OptimizationLevel, Recipe
 from onnxremat.runtimes.scratch import (
     OUTPUT_LAST,
     Scratch,
@@ -71,8 +71,7 @@ def predict_arena(
         raise UsageError("an arena is predicted with optimizations and the memory pattern off")
     if profile.expanded:
         raise UsageError("the runtime expands nodes: predict the model with the parts in place")
-    by_priority = recipe.execution_order is ExecutionOrder.PRIORITY
-    order = (priority_order if by_priority else default_order)(model.graph.node)
+    order = emulated_order(model.graph.node, recipe.execution_order)
     plan = plan_allocations(model.graph, order, types, mem_reuse=recipe.mem_reuse)
     made = made_types(model, profile)
     scratch = [scratch_of(model.graph.node[v], profile.nodes.get(v), made) for v in order]

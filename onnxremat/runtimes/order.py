@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import onnx
 
+from onnxremat.runtimes.recipe import ExecutionOrder
 from onnxremat.runtimes.rules import EAGER_OPS
+
+
+def emulated_order(nodes: Sequence[onnx.NodeProto], mode: ExecutionOrder) -> list[int]:
+    """The nodes as the runtime executes them in a mode."""
+    return (priority_order if mode is ExecutionOrder.PRIORITY else default_order)(nodes)
 
 
 def priority_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:

@@ -20,11 +20,11 @@ import onnx
 from onnxremat.errors import UsageError
 from onnxremat.runtimes.allocation import AllocationKind, AllocationPlan, Buffer, plan_allocations
 from onnxremat.runtimes.arena import CPU_ARENA, TABLE_SHARE, Arena, Request
-from onnxremat.runtimes.order import default_order, priority_order
+from onnxremat.runtimes.order import emulated_order
 from onnxremat.runtimes.pattern import MemoryPattern, lay_out
 from onnxremat.runtimes.profiling import RunProfile, inner_nodes
 from onnxremat.runtimes.provable import ProvableType
-from onnxremat.runtimes.recipe import CPU_PROVIDER, ExecutionOrder, OptimizationLevel, Recipe
+from onnxremat.runtimes.recipe import CPU_PROVIDER, OptimizationLevel, Recipe
 from onnxremat.runtimes.scratch import (
     OUTPUT_LAST,
     Scratch,
@@ -125,8 +125,7 @@ def predict(
         )
     nodes = model.graph.node
     if order is None:
-        by_priority = recipe.execution_order is ExecutionOrder.PRIORITY
-        order = priority_order(nodes) if by_priority else default_order(nodes)
+        order = emulated_order(nodes, recipe.execution_order)
     plan = plan_allocations(model.graph, order, types, mem_reuse=recipe.mem_reuse)
     plan = _with_early(plan, early_outputs)
     run = _Run.of(model, profile, order, plan)

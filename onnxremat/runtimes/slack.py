@@ -18,8 +18,6 @@ from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.recipe import Recipe
 from onnxremat.runtimes.wire import Array
 
-PAGE_BYTES = 4096
-
 
 @dataclass(frozen=True)
 class RegionUse:

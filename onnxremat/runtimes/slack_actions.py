@@ -5,9 +5,9 @@ import sys
 from typing import Any
 
 from onnxremat.runtimes import resident
+from onnxremat.runtimes.arena import PAGE_BYTES
 from onnxremat.runtimes.worker_actions import Request
 
-_PAGE_BYTES = 4096
 _ALIGNMENT_BYTES = 64
 
 
@@ -27,8 +27,8 @@ def slack(request: Request) -> dict[str, Any]:
         written = 0
         for block, region in zip(blocks, state, strict=True):
             for start, count in region["written"]:
-                nbytes = min(count * _PAGE_BYTES, region["bytes"] - start * _PAGE_BYTES)
-                ctypes.memset(block + start * _PAGE_BYTES, 1, nbytes)
+                nbytes = min(count * PAGE_BYTES, region["bytes"] - start * PAGE_BYTES)
+                ctypes.memset(block + start * PAGE_BYTES, 1, nbytes)
                 written += nbytes
         saved.append(max(written - (meter.current_bytes() - before), 0))
     runner.release()

@@ -1,8 +1,6 @@
 """ONNX Runtime with default session options: nothing is asked of whoever opens the file."""
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -27,6 +25,16 @@ from onnxremat_rewriters.stock.choose import LONGEST_TIME_RATIO
 _WARM_PERCENTS = (0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 30)
 
 
+@dataclass(frozen=True)
+class _Forecast:
+    """A plan written down, what it is expected to take, and the best size of the warm block."""
+
+    plan: Plan
+    rewritten: Rewritten
+    resident_bytes: int
+    warm_bytes: int
+
+
 class StockTarget(Target):
     """Limits the resident peak: the most that any run adds to what the loaded session holds.
 
@@ -41,6 +49,7 @@ class StockTarget(Target):
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
         feed = subject.feed
         self.subject, self._progress = subject, progress
+        self._last: _Forecast | None = None
         self.recipe = STOCK.with_threads(options.threads)
         self._trial = StockTrial(
             feed.loaded.model,
@@ -55,22 +64,17 @@ class StockTarget(Target):
         """By the emulation of the arena, for the two variants that hide all shapes: no size is
         provable there, so that every value has a buffer of its own; there is no memory pattern."""
         self._progress("predicting the plan")
-        expected = self._expected(write_plan(self.subject.imported, plan))
-        plain = expected(0)
-        warm = min(expected(size).resident_bytes for size in _warm_sizes(plain))
-        return min(plain.resident_bytes, warm)
+        return self._forecast(plan).resident_bytes
 
     def make(self, plan: Plan) -> Made:
         """A plan that takes longer on purpose is not held against the variants."""
-        rewritten = write_plan(self.subject.imported, plan)
-        expected = self._expected(rewritten)
-        sizes = _warm_sizes(expected(0))
-        warm_bytes = min(sizes, key=lambda size: expected(size).resident_bytes)
+        forecast = self._forecast(plan)
+        rewritten = forecast.rewritten
         longer = plan.time_cost / max(plan.time_bound, 1)
         result = self._trial.rewrite(
             rewritten.model,
             LONGEST_TIME_RATIO * longer,
-            warm_bytes=warm_bytes,
+            warm_bytes=forecast.warm_bytes,
             reference=None if self.subject.exact else self.subject.released.model,
         )
         if result.chosen is None:
@@ -78,18 +82,25 @@ class StockTarget(Target):
             rewritten = Rewritten(result.model, tuple(range(len(nodes))), 0)
         return Made(rewritten, result.model, resident_peak(result.memory), stock=result)
 
-    def _expected(self, rewritten: Rewritten) -> Callable[[int], Prediction]:
-        """Predicts the rewritten model for a size of the warm block."""
+    def _forecast(self, plan: Plan) -> _Forecast:
+        """Made once for a plan: it is asked for before and when the plan is measured."""
+        if self._last is not None and self._last.plan is plan:
+            return self._last
+        rewritten = write_plan(self.subject.imported, plan)
         profile = expected_profile(self.subject, rewritten)
         recipe = replace(self.recipe, optimization=OptimizationLevel.NONE, mem_pattern=False)
 
-        @cache
         def expected(warm_bytes: int) -> Prediction:
             return predict(
                 rewritten.model, profile, recipe, {}, order=profile.order, warm_bytes=warm_bytes
             )
 
-        return expected
+        plain = expected(0)
+        warm = {size: expected(size).resident_bytes for size in _warm_sizes(plain)}
+        warm_bytes = min(warm, key=lambda size: warm[size])
+        resident = min(plain.resident_bytes, warm[warm_bytes])
+        self._last = _Forecast(plan, rewritten, resident, warm_bytes)
+        return self._last
 
     def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
         """What the trial found already: it takes nothing that is not exact and in order."""

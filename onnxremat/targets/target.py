@@ -12,7 +12,6 @@ from onnxremat.prepare import ProgressReport, Subject
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMeasurement
 from onnxremat.runtimes.order import is_constant, priority_order
-from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile
 from onnxremat.runtimes.recipe import Recipe
 from onnxremat.schedule import with_eager_ops
@@ -71,11 +70,6 @@ class Target(Protocol):
         ...
 
 
-def reference(subject: Subject) -> ModelSource | None:
-    """What a rewritten model must equal bit for bit, where that is not the original."""
-    return None if subject.exact else subject.released_source()
-
-
 def verify_in_recipe(
     subject: Subject,
     made: Made,
@@ -83,7 +77,10 @@ def verify_in_recipe(
     original: PeakMeasurement,
     progress: ProgressReport,
 ) -> Verification:
-    """Both models compared under the recipe's session options; peaks are those known already."""
+    """Both models compared under the recipe's session options; peaks are those known already.
+
+    With substitutes that round, the bits that count are those of the model with them in it.
+    """
     feed = subject.feed
     return verify(
         feed.loaded,
@@ -92,7 +89,7 @@ def verify_in_recipe(
         feed.recipe,
         progress=progress,
         measured=(original, made.measured),
-        reference=reference(subject),
+        reference=None if subject.exact else subject.released_source(),
     )
 
 
