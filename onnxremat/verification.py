@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from onnxremat.errors import ModelError, UsageError, VerificationError
+from onnxremat.errors import UsageError, VerificationError
 from onnxremat.importer import LoadedModel, load
 from onnxremat.importer.load import given_inputs
 from onnxremat.prepare import (
@@ -31,7 +31,7 @@ from onnxremat.runtimes.measure import (
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import profile_run
 from onnxremat.runtimes.recipe import STOCK, OptimizationLevel, Recipe
-from onnxremat.runtimes.record import PlanRecord, read_record
+from onnxremat.runtimes.record import PlanRecord, file_record
 from onnxremat.runtimes.wire import Array
 from onnxremat.units import format_bytes
 from onnxremat_rewriters.stock import SessionMemory, check_order, measure_session, read_stock
@@ -142,7 +142,9 @@ def verify_files(
     rewritten file was not made by onnxremat.
     """
     progress("reading the models")
-    record = file_record(rewritten)
+    record = file_record(load(rewritten).model, rewritten)
+    if record is None:
+        raise UsageError(f"{rewritten} holds no onnxremat plan: it was not made by onnxremat")
     if not options.dims and options.inputs is None:
         options = replace(options, dims=_planned_dims(original, record))
     feed = prepare_feed(original, options)
@@ -166,19 +168,6 @@ def verify_files(
         feed = optimized_feed(feed, replace(options, optimize=record.optimized.level))
     result = verify(feed.loaded, other.loaded, feed.inputs, recipe, progress=progress)
     return result if record.exact else _rounded(result, feed, other, recipe)
-
-
-def file_record(path: Path) -> PlanRecord:
-    """The record in a file. Raises UsageError if there is no such file or it has none, ModelError
-    if the record is damaged."""
-    loaded = load(path)
-    try:
-        record = read_record(loaded.model)
-    except UsageError as error:
-        raise ModelError(f"{path}: {error}") from error
-    if record is None:
-        raise UsageError(f"{path} holds no onnxremat plan: it was not made by onnxremat")
-    return record
 
 
 def _planned_dims(original: Path, record: PlanRecord) -> dict[str, int]:

@@ -7,11 +7,12 @@ the input shapes; the rest says where the file comes from.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import onnx
 
-from onnxremat.errors import UsageError
+from onnxremat.errors import ModelError, UsageError
 from onnxremat.runtimes.library import RUNTIME_VERSION
 from onnxremat.runtimes.recipe import Recipe
 
@@ -172,3 +173,12 @@ def read_record(model: onnx.ModelProto) -> PlanRecord | None:
         if entry.key == METADATA_KEY:
             return PlanRecord.from_json(entry.value)
     return None
+
+
+def file_record(model: onnx.ModelProto, path: Path) -> PlanRecord | None:
+    """`read_record` for the model of a file. Raises ModelError, naming the file, for a damaged
+    record."""
+    try:
+        return read_record(model)
+    except UsageError as error:
+        raise ModelError(f"{path}: {error}") from error

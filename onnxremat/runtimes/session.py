@@ -16,7 +16,7 @@ from onnxremat.runtimes import recipe as recipes
 from onnxremat.runtimes.layout import layout_width
 from onnxremat.runtimes.library import RUNTIME_ERRORS
 from onnxremat.runtimes.process import one_line
-from onnxremat.runtimes.record import PlanRecord, read_record
+from onnxremat.runtimes.record import PlanRecord, file_record
 
 
 def open_session(
@@ -190,10 +190,7 @@ def _record(file: Path) -> PlanRecord:
         model = onnx.load(file, load_external_data=False)
     except DecodeError as error:
         raise ModelError(f"{file} is not an ONNX model") from error
-    try:
-        record = read_record(model)
-    except UsageError as error:
-        raise ModelError(f"{file}: {error}") from error
+    record = file_record(model, file)
     if record is None:
         raise UsageError(f"{file} holds no onnxremat plan: open it with onnxruntime itself")
     return record
