@@ -1,0 +1,295 @@
+"""MOCCASIN: retention intervals and constraint programming, exact for few executions of an op.
+
+Source: Bartan et al. 2023, "MOCCASIN: Efficient Tensor Rematerialization for Neural Networks",
+equations 1 to 13. With an input order (section 2.3) the domain is staged: between the first
+executions of two ops, earlier ops may run again, in ascending order, each at most once. Without
+one (section 2.1) the executions are at distinct places of a sequence.
+
+Deviations. Each output of an op has a retention of its own. Workspace, buffers taken over in place
+and unread values that are held follow the memory rules. Precedence is stated by literals instead
+of reservoirs (`reservoir` brings those back). Redundant: for each first execution a knapsack of
+what is held across it. Start times are numbered without holes (`_retention`). Phase 1 is skipped
+when a start meets the budget. O(copies^2 x reads) variables; the search is exponential.
+"""
+
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from ortools.sat.python import cp_model
+
+from onnxremat.bounds import peak_bound
+from onnxremat.memory import profile
+from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
+from onnxremat.planners._engine import admissible, best_of
+from onnxremat.planners._retention import Retention, Shape
+from onnxremat.schedule import Schedule, given_order, without_unread
+
+COPIES = 2
+"""Executions of an op where the problem does not limit them; the paper's choice for C."""
+
+WORKERS = 2
+
+DETERMINISTIC_SECONDS = 1e-3
+"""CP-SAT's deterministic time that one iteration stands for."""
+
+POLLING_SECONDS = 0.05
+
+PHASE_1_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """What CP-SAT found and proved.
+
+    `steps` (None: nothing found) may contain first executions that nobody reads. No sequence in
+    scope takes less time than `time_bound` within the budget, nor has a smaller peak than
+    `peak_bound_bytes`. `proved`: `steps` take the least time within the budget, or, if the peak
+    was asked for, have the smallest; or there are none (`infeasible`).
+    """
+
+    steps: tuple[int, ...] | None
+    time_cost: int | None
+    time_bound: int
+    peak_bound_bytes: int
+    proved: bool
+    infeasible: bool = False
+
+
+def moccasin(problem: Problem, limits: Limits) -> Plan:
+    """The plan of the least time within the budget; without one, of the smallest peak.
+
+    What is proved holds for the problem in `Plan.scope`. A first execution that nobody reads,
+    which the paper allows, is excluded, as `schedule.check` demands.
+    """
+    started = time.monotonic()
+    graph, budget = problem.graph, problem.budget_bytes
+    bound = peak_bound(graph, problem.rules).nbytes
+    starts = (s for s in problem.starts if admissible(problem, s))
+    best = best_of(problem, (given_order(graph), *starts))
+    done = best.peak_bytes <= (bound if budget is None else budget) and (
+        budget is None or best.time_cost == graph.total_cost()
+    )
+    if done or not graph.ops or (budget is not None and bound > budget):
+        return make_plan(problem, best.schedule, "moccasin", peak_bound_bytes=bound)
+    left = replace(limits, seconds=limits.seconds - (time.monotonic() - started))
+    search = lowest_peak if budget is None else solve
+    solved = search(problem, left, hint=best.schedule, idle_firsts=False)
+    proved = solved.proved and not solved.infeasible
+    if solved.steps is not None:
+        found = best_of(problem, (without_unread(graph, Schedule(solved.steps)),))
+        if not found.better_than(best, budget):
+            found = best
+        # A model that is more generous than the simulator proves nothing about another plan.
+        proved = proved and (
+            found.peak_bytes <= solved.peak_bound_bytes
+            if budget is None
+            else found.peak_bytes <= budget and found.time_cost <= solved.time_bound
+        )
+        best = found
+    return make_plan(
+        problem,
+        best.schedule,
+        "moccasin",
+        peak_bound_bytes=min(max(bound, solved.peak_bound_bytes), best.peak_bytes),
+        proved=proved,
+        scope=_scope(problem),
+    )
+
+
+def solve(
+    problem: Problem,
+    limits: Limits,
+    *,
+    max_copies: int | None = None,
+    hint: Schedule | None = None,
+    free: Collection[int] | None = None,
+    idle_firsts: bool = True,
+    reservoir: bool = False,
+) -> Solved:
+    """The least time within the budget (both phases), by default in exactly the paper's scope.
+
+    `hint` is a sequence to start from; in the staged domain it is brought into its order. Ops
+    outside `free` run as often as in the hint, in the staged domain at the same places (without a
+    hint: once). `idle_firsts` allows first executions that nobody reads. `reservoir` states
+    precedence as equation 10 does; only for rules without in-place, and with `idle_firsts`.
+
+    Raises ValueError if the problem has no budget, or the options exclude each other.
+    """
+    budget = problem.budget_bytes
+    if budget is None:
+        raise ValueError("without a budget the time is that of one pass: ask for lowest_peak")
+    shape = _shape(problem, max_copies, free, idle_firsts=idle_firsts, reservoir=reservoir)
+    search = _Search(problem, shape, limits)
+    hint = _staged(problem, hint) if shape.staged and hint is not None else hint
+    floor = peak_bound(problem.graph, problem.rules).nbytes
+    if hint is None or profile(problem.graph, hint, problem.rules).peak_bytes > budget:
+        first = search.lowest_peak(budget, hint, PHASE_1_SHARE)
+        floor = max(floor, first.peak_bound_bytes)
+        if first.peak_bound_bytes > budget:
+            return replace(first, steps=None, time_cost=None, proved=True, infeasible=True)
+        if first.steps is not None:
+            hint = Schedule(first.steps)
+    return search.least_time(budget, hint, floor)
+
+
+def lowest_peak(
+    problem: Problem,
+    limits: Limits,
+    *,
+    max_copies: int | None = None,
+    hint: Schedule | None = None,
+    idle_firsts: bool = True,
+) -> Solved:
+    """The smallest peak (phase 1 with a budget of 0); then, as hint, as `solve`."""
+    shape = _shape(problem, max_copies, None, idle_firsts=idle_firsts, reservoir=False)
+    hint = _staged(problem, hint) if shape.staged and hint is not None else hint
+    bound = peak_bound(problem.graph, problem.rules).nbytes
+    return _Search(problem, shape, limits).lowest_peak(bound, hint, 1.0)
+
+
+def _shape(
+    problem: Problem,
+    max_copies: int | None,
+    free: Collection[int] | None,
+    *,
+    idle_firsts: bool,
+    reservoir: bool,
+) -> Shape:
+    rules = problem.rules
+    if reservoir and (rules.inplace or rules.unread_held or not idle_firsts):
+        raise ValueError("reservoirs cannot tell which retention is read")
+    return Shape(
+        copies=max_copies or problem.max_copies or COPIES,
+        staged=problem.fixed_order,
+        idle_firsts=idle_firsts,
+        reservoir=reservoir,
+        free=None if free is None else frozenset(free),
+    )
+
+
+def _scope(problem: Problem) -> str:
+    copies = f"at most {problem.max_copies or COPIES} executions an op"
+    if not problem.fixed_order:
+        return copies
+    between = "between two of them earlier ops in that order, each once"
+    return f"first executions in the given order, {between}, {copies}"
+
+
+def _staged(problem: Problem, schedule: Schedule) -> Schedule | None:
+    """The schedule with the recomputations of each stage ascending and once; None if its first
+    executions are not in the given order."""
+    steps: list[int] = []
+    again: set[int] = set()
+    count = 0
+    for v in schedule.steps:
+        if v > count:
+            return None
+        if v < count:
+            again.add(v)
+            continue
+        steps += [*sorted(again), v]
+        again.clear()
+        count += 1
+    return Schedule((*steps, *sorted(again)))
+
+
+class _Search:
+    """The two phases under one set of limits."""
+
+    def __init__(self, problem: Problem, shape: Shape, limits: Limits) -> None:
+        self.problem, self.shape, self.limits = problem, shape, limits
+        self.started = time.monotonic()
+        self.deterministic: float | None = None
+        if limits.iterations is not None:
+            self.deterministic = limits.iterations * DETERMINISTIC_SECONDS
+
+    def lowest_peak(self, floor_bytes: int, hint: Schedule | None, share: float) -> Solved:
+        """Phase 1: a peak of at most `floor_bytes`, or the smallest."""
+        model = Retention(self.problem, self.shape, floor_bytes, hint=hint, lowest_peak=True)
+        solver, status, least = self._run(model, share)
+        bound = peak_bound(self.problem.graph, self.problem.rules).nbytes
+        # The objective is never below the floor, whatever the peak is.
+        if least > model.floor:
+            bound = max(bound, model.bytes_of(least))
+        return self._solved(model, solver, status, self.problem.graph.total_cost(), bound)
+
+    def least_time(self, budget_bytes: int, hint: Schedule | None, floor_bytes: int) -> Solved:
+        """Phase 2: the least time within the budget."""
+        model = Retention(self.problem, self.shape, budget_bytes, hint=hint)
+        solver, status, least = self._run(model, 1.0)
+        bound = self.problem.graph.total_cost() + max(least, 0) * model.time_unit
+        return self._solved(model, solver, status, bound, floor_bytes)
+
+    def _solved(
+        self,
+        model: Retention,
+        solver: cp_model.CpSolver,
+        status: cp_model.CpSolverStatus,
+        time_bound: int,
+        peak_bound_bytes: int,
+    ) -> Solved:
+        if status == cp_model.INFEASIBLE:
+            nbytes = max(peak_bound_bytes, (self.problem.budget_bytes or 0) + 1)
+            return Solved(None, None, time_bound, nbytes, proved=True, infeasible=True)
+        if status == cp_model.MODEL_INVALID:
+            raise ValueError(model.model.validate())
+        if status == cp_model.UNKNOWN:
+            return Solved(None, None, time_bound, peak_bound_bytes, proved=False)
+        steps = tuple(model.steps(solver))
+        cost = Schedule(steps).cost(self.problem.graph)
+        proved = status == cp_model.OPTIMAL
+        return Solved(steps, cost, time_bound, peak_bound_bytes, proved)
+
+    def _run(
+        self, model: Retention, share: float
+    ) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus, int]:
+        """Solve within a share of what is left of the limits; also the bound on the objective."""
+        solver = cp_model.CpSolver()
+        left = max(self.limits.seconds - (time.monotonic() - self.started), 0.0) * share
+        solver.parameters.max_time_in_seconds = left
+        solver.parameters.random_seed = self.limits.seed % (1 << 31)
+        solver.parameters.num_workers = WORKERS
+        if self.deterministic is not None:
+            solver.parameters.num_workers = 1
+            solver.parameters.max_deterministic_time = self.deterministic * share
+        if self.limits.stop is not None and self.limits.stop():
+            return solver, cp_model.UNKNOWN, 0
+        over = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(solver, over), daemon=True)
+        watch.start()
+        try:
+            status = solver.solve(model.model, _Report(model, self.limits, self.started))
+        finally:
+            over.set()
+            watch.join()
+        if self.deterministic is not None:
+            self.deterministic -= solver.deterministic_time
+        solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+        return solver, status, round(solver.best_objective_bound) if solved else 0
+
+    def _watch(self, solver: cp_model.CpSolver, over: threading.Event) -> None:
+        """Stop the solver once `limits.stop()`; runs in a thread of its own."""
+        while self.limits.stop is not None and not over.wait(POLLING_SECONDS):
+            if self.limits.stop():
+                solver.stop_search()
+                return
+
+
+class _Report(cp_model.CpSolverSolutionCallback):
+    """Tells the caller about each solution."""
+
+    def __init__(self, model: Retention, limits: Limits, started: float) -> None:
+        super().__init__()
+        self.found, self.limits, self.started = model, limits, started
+
+    def on_solution_callback(self) -> None:
+        """Called by CP-SAT."""
+        if self.limits.on_progress is None:
+            return
+        problem = self.found.problem
+        schedule = Schedule(tuple(self.found.steps(self)))
+        peak = profile(problem.graph, schedule, problem.rules).peak_bytes
+        seconds = time.monotonic() - self.started
+        self.limits.on_progress(Progress(seconds, peak, schedule.cost(problem.graph)))
