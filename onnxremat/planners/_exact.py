@@ -23,6 +23,12 @@ lemma of `_downsets`:
    not below live(S + u1 + C1 .. + Ck), and that is above live(S) or is live(S + V) itself.
 
 4. *Known failures.* A downset from which no order within T exists is remembered.
+
+5. *Twin branches.* An automorphism s of the graph that keeps all sizes, in-place pairs and held
+outputs maps orders to orders of equal steps (lemma of `_twins`), and a cut to itself: the op that
+makes it is comparable to all others, and nothing is comparable to its own image but itself. So no
+order within T continues from s(S) if none does from S: failures are remembered by the downset with
+twin branches sorted, and of choices that lead to the same one all but the first fail at once.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,6 +37,7 @@ from dataclasses import dataclass
 from onnxremat.graph import Graph
 from onnxremat.memory import MemoryRules
 from onnxremat.planners._downsets import Walk
+from onnxremat.planners._twins import canonical, twins
 
 _LOOKS = 256
 
@@ -96,6 +103,7 @@ class _Search:
         self._stop = stop
         self._most_states = most_states
         self._below = self.walk.descendants()
+        self._twins = twins(graph, rules, self.walk.units)
 
     def reach(self, goal: int, threshold: int) -> bool:
         """Walk on to the downset `goal` with steps of at most `threshold` bytes, if that can be
@@ -107,7 +115,8 @@ class _Search:
         self._settle(threshold, goal)
         if walk.done == goal:
             return True
-        stack = [(len(walk.trail), walk.done, self._choices(threshold, goal))]
+        start = canonical(walk.done, self._twins)
+        stack = [(len(walk.trail), start, self._choices(threshold, goal))]
         while stack:
             length, state, choices = stack[-1]
             walk.back_to(length)
@@ -120,13 +129,14 @@ class _Search:
             self._settle(threshold, goal)
             if walk.done == goal:
                 return True
-            if walk.done in failed:
+            state = canonical(walk.done, self._twins)
+            if state in failed:
                 continue
             self.states += 1
             if self._exhausted():
                 self.gave_up = True
                 break
-            stack.append((len(walk.trail), walk.done, self._choices(threshold, goal)))
+            stack.append((len(walk.trail), state, self._choices(threshold, goal)))
         walk.back_to(begin)
         return False
 
