@@ -38,7 +38,7 @@ PLANNERS: Mapping[str, PlannerInfo] = MappingProxyType(
                 "reorder",
                 reorder,
                 "Ahn 2020 (downsets), Liu 1987 (hill-valley segments), extended",
-                "the order of the smallest peak, nothing repeated: exact search, then annealing",
+                "the order of the smallest peak, nothing repeated: exact search, beam, annealing",
             ),
             PlannerInfo(
                 "local_search",
@@ -53,9 +53,9 @@ PLANNERS: Mapping[str, PlannerInfo] = MappingProxyType(
 
 def compiled_kernels_cached() -> bool:
     """Whether the compiled search is ready on disk. If not, its first run compiles it."""
-    from onnxremat.planners import _anneal, _jit
+    from onnxremat.planners import _anneal, _beam, _jit
 
-    return _jit.is_cached(_anneal.anneal)
+    return _jit.is_cached(_anneal.anneal) and _jit.is_cached(_beam.extend)
 
 
 def compile_kernels() -> None:

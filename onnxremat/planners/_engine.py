@@ -82,14 +82,15 @@ def admissible(problem: Problem, schedule: Schedule) -> bool:
 @lru_cache(maxsize=1)
 def _load_kernels() -> bool:
     """Load the compiled kernels, or compile them; whether they were cached."""
-    from onnxremat.planners import _anneal, _jit
+    from onnxremat.planners import _anneal, _beam, _jit
 
-    cached = _jit.is_cached(_anneal.anneal)
+    cached = _jit.is_cached(_anneal.anneal) and _jit.is_cached(_beam.extend)
     graph = Graph((Tensor("t", (), "float", 1),), (Op("v", "v", (), (0,)),), (), (0,))
     flat = flatten(graph, MemoryRules())
     steps, tally = np.zeros(1, dtype=np.int64), np.array([1, 1, 1, 1, 0], dtype=np.int64)
     rule = np.array([1, 0], dtype=np.int64)
     _anneal.anneal(flat, make_state(flat, 4), steps, steps.copy(), rule, tally, np.ones(8), 0, 0)
+    _beam.beam_order(graph, MemoryRules(), 0, NO_LIMIT, stop=lambda: False)
     return cached
 
 

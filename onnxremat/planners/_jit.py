@@ -17,7 +17,7 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-KERNEL_FILES = ("_jit", "_flat", "_layout", "_state", "_edit", "_moves", "_anneal")
+KERNEL_FILES = ("_jit", "_flat", "_layout", "_state", "_edit", "_moves", "_anneal", "_beam")
 """The modules whose code ends up in compiled kernels."""
 
 

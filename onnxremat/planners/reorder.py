@@ -2,8 +2,8 @@
 
 In turn: the given order, greedy and depth-first orders, a lower bound by minimum cuts (`_cuts`),
 the exact search over downsets (`_exact`), and, if that does not end in its share of the limits,
-annealing over orders with the compiled evaluator of `local_search`. The bound is that of the cuts,
-or the exact search's, as far as it came.
+beam search over the same downsets (`_beam`), which may end with a proof as well, and annealing over
+orders with the compiled evaluator of `local_search`. The bound is the largest that was proved.
 """
 
 import time
@@ -31,15 +31,18 @@ from onnxremat.schedule import Schedule, given_order
 CYCLES = (0.1, 0.3, 0.6)
 RANDOM_ORDERS = 4
 CUT_SHARE = 0.15
-EXACT_SHARE = 0.4
+EXACT_SHARE = 0.15
+BEAM_SHARE = 0.75
+"""Shares of the seconds that are left."""
 MOST_STATES = 2000
+MOST_BEAM_STATES = 100_000
 """Downsets looked at where iterations are limited, so that the same ones give the same plan."""
 
 
 def reorder(problem: Problem, limits: Limits) -> Plan:
     """The order of the smallest peak; with a budget, the first found that meets it.
 
-    Without a budget the plan is optimal if the exact search ended, for problems that allow no
+    Without a budget the plan is optimal if the search ended with a proof, for problems without
     recomputation; with one that no order meets, it is infeasible then. A plan that meets a budget
     takes the time of one pass, which is optimal. With `fixed_order` it is the given order.
     """
@@ -104,6 +107,17 @@ def _search(
         report(clock, best)
     if found.complete:
         return best, max(bound, proved) if best.peak_bytes > target else bound
+    return _search_on(problem, best, clock, proved, target)
+
+
+def _search_on(
+    problem: Problem, best: Score, clock: Clock, proved: int, target: int
+) -> tuple[Score, int]:
+    """As `_search`, where the exact search did not end: by beam search and annealing."""
+    best, beam_bound = _by_beam(problem, best, clock, max(target, proved))
+    proved = max(proved, beam_bound)
+    if best.peak_bytes <= max(target, proved):
+        return best, proved
     engine = Engine(problem, best, clock, Cooling(copying=0.0))
     if problem.budget_bytes is None:
         lower_peak(engine, max(target, proved), 1.0)
@@ -111,3 +125,23 @@ def _search(
     for share in CYCLES:
         engine.cycle(share, target, until_met=True)
     return engine.best, proved
+
+
+def _by_beam(problem: Problem, best: Score, clock: Clock, target: int) -> tuple[Score, int]:
+    """The best order after beam search, and the bound that it proved."""
+    from onnxremat.planners._beam import beam_order
+
+    stop_at = clock.seconds() + BEAM_SHARE * max(clock.left(), 0.0)
+    iterations = clock.limits.iterations
+    found = beam_order(
+        problem.graph,
+        problem.rules,
+        target,
+        best.peak_bytes,
+        stop=lambda: clock.seconds() > stop_at or clock.over(),
+        most_states=None if iterations is None else min(iterations, MOST_BEAM_STATES),
+    )
+    if found.order is not None:
+        best = score(problem, Schedule(found.order))
+        report(clock, best)
+    return best, found.bound_bytes
