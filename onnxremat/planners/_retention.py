@@ -277,7 +277,7 @@ class Retention:
     def _state_takeovers(self) -> None:
         """A buffer may go over to an output when its last reader starts, as the rules allow."""
         for v, op in enumerate(self.graph.ops):
-            pairs = _pairs(self.problem, v)
+            pairs = takeover_pairs(self.problem, v)
             for i in range(self.runs[v]):
                 sources: dict[int, list[Literal]] = {}
                 targets: dict[int, list[Literal]] = {}
@@ -382,7 +382,7 @@ class Retention:
             need = sum(self.size[t] for t in own) // self.unit
             if self.rules.count_workspace:
                 need += op.workspace_bytes // self.unit
-            saved = {o: op.outputs[o] for _, o in _pairs(self.problem, k)}
+            saved = {o: op.outputs[o] for _, o in takeover_pairs(self.problem, k)}
             need -= sum(self.size[t] for t in saved.values()) // self.unit
             other = [t for t in across[k] if t not in read]
             total = need + sum(self.size[t] for t in other) // self.unit
@@ -464,7 +464,7 @@ def _negated(literal: Literal) -> Literal:
     return not literal if isinstance(literal, bool) else ~literal
 
 
-def _pairs(problem: Problem, v: int) -> list[tuple[int, int]]:
+def takeover_pairs(problem: Problem, v: int) -> list[tuple[int, int]]:
     """Activations read by op v with the positions of the outputs that may take them over."""
     graph, op = problem.graph, problem.graph.ops[v]
     pairs: Mapping[str, tuple[tuple[int, int], ...]] = problem.rules.inplace

@@ -125,7 +125,7 @@ def solve(
     hint = _staged(problem, hint) if shape.staged and hint is not None else hint
     floor = peak_bound(problem.graph, problem.rules).nbytes
     if hint is None or profile(problem.graph, hint, problem.rules).peak_bytes > budget:
-        first = search.lowest_peak(budget, hint, PHASE_1_SHARE)
+        first = search.lowest_peak(budget, hint or given_order(problem.graph), PHASE_1_SHARE)
         floor = max(floor, first.peak_bound_bytes)
         if first.peak_bound_bytes > budget:
             return replace(first, steps=None, time_cost=None, proved=True, infeasible=True)
