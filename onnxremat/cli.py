@@ -149,6 +149,14 @@ def rewrite_command(
             "Runtime's defaults."
         ),
     ] = "recipe",
+    order: Annotated[
+        str,
+        typer.Option(
+            help="Who keeps the order of the nodes. priority: a session option in the file. "
+            "default: their positions alone, for orders that ONNX Runtime's default can give (with "
+            "--no-recompute)."
+        ),
+    ] = "priority",
     optimize: Annotated[
         str,
         typer.Option(
@@ -208,6 +216,7 @@ def rewrite_command(
     options = Options(
         runtime=runtime,
         session=session,
+        order=order,
         optimize=optimize,
         dims=parse_dims(dim),
         inputs=inputs,

@@ -33,7 +33,9 @@ class Problem:
 
     `budget_bytes` None asks for the smallest peak. `fixed_order` keeps the first executions in
     the order of `graph.ops`. `max_copies` limits the executions of one op (1 forbids
-    recomputation; None means no limit). `starts` are schedules worth starting from.
+    recomputation; None means no limit). `depth_first` allows only orders that a search from the
+    leaves can give (`onnxremat.depth_first`): `reorder` and `auto` keep to them, with `max_copies`
+    1. `starts` are schedules worth starting from.
     """
 
     graph: Graph
@@ -41,6 +43,7 @@ class Problem:
     budget_bytes: int | None = None
     fixed_order: bool = False
     max_copies: int | None = None
+    depth_first: bool = False
     starts: tuple[Schedule, ...] = ()
 
 

@@ -32,7 +32,7 @@ from onnxremat.runtimes.measure import in_memory, run_outputs
 from onnxremat.runtimes.optimize import Optimized, optimize_offline
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
-from onnxremat.runtimes.recipe import RECIPE, OptimizationLevel, Recipe
+from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
 from onnxremat.runtimes.wire import Array
 from onnxremat_rewriters.release import Released, release
@@ -45,6 +45,9 @@ COMPILING = "compiling the planner, once on this machine (about 20 s)"
 COST_SOURCES = ("model", "measured")
 SESSIONS = ("recipe", "stock")
 RUNTIMES = ("ort-cpu", "generic")
+ORDERS = tuple(mode.value for mode in ExecutionOrder)
+ORDER_PLANNERS = ("auto", "reorder", "given_order")
+"""Planners that keep to orders that the runtime's default order can give."""
 OPTIMIZATIONS = tuple(level.value for level in OptimizationLevel)
 
 
@@ -64,6 +67,8 @@ class Options:
 
     `runtime`: "ort-cpu", or "generic" for one without an allocator. `session`: how the file will be
     opened, with the options stored in it ("recipe") or with ONNX Runtime's defaults ("stock").
+    `order`: who keeps the order, the session option of that name in the file ("priority"), or the
+    positions of the nodes alone ("default"); then nothing is recomputed.
     `optimize`: the level of the runtime's own optimizations that are done before the plan.
     `dims`: sizes of symbolic dimensions. `inputs`: an .npz file to measure with, random values of
     `seed` otherwise. `planner`: a name in PLANNERS. `recompute`: whether nodes may run again.
@@ -75,6 +80,7 @@ class Options:
 
     runtime: str = "ort-cpu"
     session: str = "recipe"
+    order: str = ExecutionOrder.PRIORITY.value
     optimize: str = "none"
     dims: Mapping[str, int] = field(default_factory=dict)
     inputs: Path | None = None
@@ -96,6 +102,20 @@ class Options:
         _require_one_of("--session", self.session, SESSIONS)
         _require_one_of("--runtime", self.runtime, RUNTIMES)
         _require_one_of("--optimize", self.optimize, OPTIMIZATIONS)
+        _require_one_of("--order", self.order, ORDERS)
+        if self.order == ExecutionOrder.DEFAULT:
+            if self.recompute:
+                raise UsageError(
+                    "--order default: ONNX Runtime's default order cannot run what recomputation "
+                    "plans: say --no-recompute, too"
+                )
+            if self.session == "stock":
+                raise UsageError("--order default: a file of --session stock keeps its own order")
+            if self.planner not in ORDER_PLANNERS:
+                raise UsageError(
+                    f"--order default: not with --planner {self.planner}, only with "
+                    + ", ".join(ORDER_PLANNERS)
+                )
         if self.runtime == "generic" and self.session == "stock":
             raise UsageError("--session stock is of ONNX Runtime: not with --runtime generic")
         if self.runtime == "generic" and self.optimize != "none":
@@ -173,7 +193,8 @@ def prepare_feed(path: Path, options: Options) -> Feed:
     else:
         binding = bind_dimensions(loaded, dims)
         inputs = make_inputs(loaded.model, binding.input_shapes, options.seed)
-    recipe = RECIPE.with_threads(options.threads).with_dimensions(binding.symbols)
+    recipe = replace(RECIPE, execution_order=ExecutionOrder(options.order))
+    recipe = recipe.with_threads(options.threads).with_dimensions(binding.symbols)
     return Feed(loaded, binding, inputs, recipe)
 
 

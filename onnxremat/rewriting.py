@@ -32,10 +32,10 @@ from onnxremat.prepare import (
 from onnxremat.runtimes.generic import StaticPlan, emit_plan
 from onnxremat.runtimes.layout import layout_width
 from onnxremat.runtimes.measure import PeakMeasurement
+from onnxremat.runtimes.recipe import ExecutionOrder
 from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record
 from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.schedule import given_order, with_eager_ops
-from onnxremat.targets import Made, Target, make_target
+from onnxremat.targets import Made, Target, as_executed, make_target, own_schedule
 from onnxremat.units import MemoryLimit, format_bytes, format_seconds, parse_limit
 from onnxremat.verification import Verification, require
 from onnxremat_rewriters.stock import StockResult
@@ -88,6 +88,8 @@ def default_output(model: Path, limit: MemoryLimit, options: Options | None = No
         parts.append(options.optimize)
     if options.allow_rounding:
         parts.append("rounded")
+    if options.order != ExecutionOrder.PRIORITY:
+        parts.append(f"{options.order}-order")
     if options.session != "recipe":
         parts.append(options.session)
     if options.runtime == "generic":
@@ -161,13 +163,15 @@ def _plan_and_verify(
     budget = limit.resolve(target.original.peak_bytes)
     subject = target.subject = _substituted(subject, options, budget, progress)
     graph = subject.imported.graph
-    as_given = with_eager_ops(graph, given_order(graph))
+    mode = ExecutionOrder(options.order)
+    as_given = own_schedule(subject.imported, mode)
     peak = find_peak(graph, as_given, target.rules)
     problem = Problem(
         graph,
         target.rules,
         budget_bytes=budget,
         max_copies=None if options.recompute else 1,
+        depth_first=mode is ExecutionOrder.DEFAULT,
         starts=(as_given,),
     )
     bound = None if target.bound_rules is None else peak_bound(graph, target.bound_rules)
@@ -200,7 +204,7 @@ def _plan_and_verify(
         require(verification, problem.budget_bytes)
     if static and made.static is None:
         progress("placing the buffers")
-        schedule = with_eager_ops(graph, attempt.plan.schedule)
+        schedule = as_executed(graph, attempt.plan.schedule, mode)
         made = replace(made, static=emit_plan(graph, schedule, target.rules, seed=options.seed))
     return RewriteResult(
         model=final,

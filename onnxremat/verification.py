@@ -28,9 +28,10 @@ from onnxremat.runtimes.measure import (
     measure_times,
     run_outputs,
 )
+from onnxremat.runtimes.order import default_order
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import profile_run
-from onnxremat.runtimes.recipe import STOCK, OptimizationLevel, Recipe
+from onnxremat.runtimes.recipe import STOCK, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.record import PlanRecord, file_record
 from onnxremat.runtimes.wire import Array
 from onnxremat.units import format_bytes
@@ -109,7 +110,7 @@ def verify(
     )
     apart = None if reference is None else rounding(run_outputs(old, inputs, recipe), got)
     progress("comparing the executed order with the plan")
-    in_order = executed_in_file_order(rewritten, inputs, recipe)
+    in_order = executed_as_written(rewritten, inputs, recipe)
     progress("measuring memory")
     if measured is None:
         before = measure_activation(old, inputs, recipe)
@@ -159,7 +160,9 @@ def verify_files(
     if feed.inputs.keys() != other.inputs.keys():
         names = ", ".join(sorted(feed.inputs.keys() ^ other.inputs.keys())[:3])
         raise UsageError(f"{original} and {rewritten} have different inputs ({names})")
-    recipe = record.recipe if options.threads is None else feed.recipe
+    recipe = record.recipe
+    if options.threads is not None:
+        recipe = recipe.with_threads(options.threads)
     if record.recipe.optimization is not OptimizationLevel.NONE:
         recipe = record.recipe if options.threads is None else STOCK.with_threads(options.threads)
         result = verify_stock(feed.loaded, other.loaded, feed.inputs, recipe, progress=progress)
@@ -278,10 +281,12 @@ def require(result: Verification, limit_bytes: int | None) -> None:
         )
 
 
-def executed_in_file_order(
-    loaded: LoadedModel, inputs: Mapping[str, Array], recipe: Recipe
-) -> bool:
-    """Whether the runtime executes the nodes of a model in the order of the file."""
+def executed_as_written(loaded: LoadedModel, inputs: Mapping[str, Array], recipe: Recipe) -> bool:
+    """Whether the runtime executes the nodes of a model in the order of the file, or, with DEFAULT
+    in the recipe, in the one that their positions stand for."""
     nodes = loaded.model.graph.node
-    planned = tuple(i for i, node in enumerate(nodes) if node.op_type != "Constant")
+    if recipe.execution_order is ExecutionOrder.DEFAULT:
+        planned = tuple(default_order(nodes))
+    else:
+        planned = tuple(i for i, node in enumerate(nodes) if node.op_type != "Constant")
     return profile_run(loaded.model, loaded.base_dir, inputs, recipe, runs=1).order == planned

@@ -245,3 +245,46 @@ def test_how_far_outputs_are_apart() -> None:
     assert rounding(one, two).worst == np.inf
     two["c"] = np.array([1.0])
     assert rounding(one, two).name == "c"
+
+
+def test_an_order_that_the_positions_of_the_nodes_keep(tmp_path: Path) -> None:
+    """One wide branch and many narrow ones: the file runs the narrow ones first by default."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1 << 16])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    nodes, parts = [], []
+    for i, kind in enumerate(("Exp", "Neg", "Abs", "Sqrt")):
+        nodes.append(helper.make_node(kind, ["x"], [f"wide{i}"], name=f"wide{i}"))
+        parts.append(f"sum{i}")
+    for i in range(4):
+        nodes.append(
+            helper.make_node("ReduceSum", [f"wide{i}"], [f"sum{i}"], name=f"sum{i}", keepdims=1)
+        )
+    nodes.append(helper.make_node("Sum", parts, ["y"], name="y"))
+    graph = helper.make_graph(nodes, "parts", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path, output = tmp_path / "parts.onnx", tmp_path / "out.onnx"
+    onnx.save(model, path)
+    options = Options(order="default", recompute=False, threads=1, time_limit=2)
+    result = rewrite(path, "min", options, output=output)
+    assert result.plan.scope == "depth-first orders without recomputation" or (
+        result.plan.planner == "auto/given_order"
+    )
+    assert result.verification is not None
+    assert result.verification.order_as_planned
+    assert result.verification.identical
+    record = read_record(onnx.load(output))
+    assert record is not None
+    assert record.recipe.execution_order.value == "default"
+    assert verify_files(path, output, Options(threads=1)).order_as_planned
+    assert result.rewritten.peak_bytes < 1.2 * (1 << 18)
+
+
+def test_the_default_order_keeps_nothing_that_recomputes() -> None:
+    with pytest.raises(UsageError, match="--no-recompute"):
+        Options(order="default")
+    with pytest.raises(UsageError, match="--session stock"):
+        Options(order="default", recompute=False, session="stock")
+    with pytest.raises(UsageError, match="--planner local_search"):
+        Options(order="default", recompute=False, planner="local_search")
+    with pytest.raises(UsageError, match="--order"):
+        Options(order="random")

@@ -177,11 +177,12 @@ class Walk:
 
     `done` has bit i set if unit i has run, `trail` the units in order, `ready` those that can run
     next, `live_bytes` what is held between steps; `successors[i]` are the units that read from i.
+    With `join` False unit i is op i.
     """
 
-    def __init__(self, graph: Graph, rules: MemoryRules) -> None:
+    def __init__(self, graph: Graph, rules: MemoryRules, *, join: bool = True) -> None:
         facts = Facts(graph, rules)
-        self.units = units(facts)
+        self.units = units(facts) if join else [(v,) for v in range(len(graph.ops))]
         self._size = facts.size
         self._members = [facts.members(unit) for unit in self.units]
         self._frees = [tuple(t for m in members for t in m.frees) for members in self._members]

@@ -24,7 +24,7 @@ def auto(problem: Problem, limits: Limits) -> Plan:
     if plan.status in (PlanStatus.OPTIMAL, PlanStatus.INFEASIBLE):
         return _named(plan)
     clock = Clock(limits, started)
-    may_copy = problem.max_copies is None or problem.max_copies > 1
+    may_copy = problem.max_copies != 1 and not problem.depth_first
     if not problem.fixed_order:
         share = REORDER_SHARE if may_copy else 1.0
         plan = _better(problem, plan, reorder(problem, _share(limits, clock, share)))

@@ -26,6 +26,7 @@ from onnxremat.planners._engine import (
 )
 from onnxremat.planners._exact import exact_order
 from onnxremat.planners._orders import candidate_orders
+from onnxremat.planners._postorder import depth_first_plan
 from onnxremat.schedule import Schedule, given_order
 
 CYCLES = (0.1, 0.3, 0.6)
@@ -44,8 +45,11 @@ def reorder(problem: Problem, limits: Limits) -> Plan:
 
     Without a budget the plan is optimal if the search ended with a proof, for problems without
     recomputation; with one that no order meets, it is infeasible then. A plan that meets a budget
-    takes the time of one pass, which is optimal. With `fixed_order` it is the given order.
+    takes the time of one pass, which is optimal. With `fixed_order` it is the given order; with
+    `depth_first` see `_postorder`.
     """
+    if problem.depth_first:
+        return depth_first_plan(problem, limits)
     started = time.monotonic()
     bound = peak_bound(problem.graph, problem.rules).nbytes
     single = replace(problem, max_copies=1)

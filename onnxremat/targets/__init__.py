@@ -14,9 +14,9 @@ from onnxremat.prepare import Options, ProgressReport, Subject, silent
 from onnxremat.targets.recipe import RecipeTarget
 from onnxremat.targets.static import StaticTarget
 from onnxremat.targets.stock import StockTarget
-from onnxremat.targets.target import Made, Target, write_plan
+from onnxremat.targets.target import Made, Target, as_executed, own_schedule, write_plan
 
-__all__ = ["Made", "Target", "make_target", "write_plan"]
+__all__ = ["Made", "Target", "as_executed", "make_target", "own_schedule", "write_plan"]
 
 
 def make_target(subject: Subject, options: Options, progress: ProgressReport = silent) -> Target:

@@ -34,8 +34,9 @@ class RecipeTarget(Target):
     def expected_bytes(self, plan: Plan) -> int:
         """By the emulation of the runtime's allocation (0.02% off in the median)."""
         self._progress("predicting the plan")
-        rewritten = write_plan(self.subject.imported, plan)
-        profile = expected_profile(self.subject, rewritten)
+        mode = self.recipe.execution_order
+        rewritten = write_plan(self.subject.imported, plan, mode)
+        profile = expected_profile(self.subject, rewritten, mode)
         folder = self.subject.feed.loaded.base_dir
         types = provable_types(rewritten.model, folder, self.recipe, profile)
         return predict(rewritten.model, profile, self.recipe, types, order=profile.order).heap_bytes
@@ -43,7 +44,7 @@ class RecipeTarget(Target):
     def make(self, plan: Plan) -> Made:
         self._progress("measuring the plan")
         feed = self.subject.feed
-        rewritten = write_plan(self.subject.imported, plan)
+        rewritten = write_plan(self.subject.imported, plan, self.recipe.execution_order)
         source = in_memory(rewritten.model, feed.loaded.base_dir)
         measured = measure_activation(source, feed.inputs, self.recipe)
         return Made(rewritten, rewritten.model, measured)

@@ -8,8 +8,15 @@ from onnxremat.plan import Plan
 from onnxremat.prepare import Options, ProgressReport, Subject
 from onnxremat.runtimes.generic import GENERIC_RULES, StaticPlan, emit_plan
 from onnxremat.runtimes.measure import PeakMeasurement, PeakMethod
-from onnxremat.schedule import Schedule, given_order, with_eager_ops
-from onnxremat.targets.target import Made, Target, verify_in_recipe, write_plan
+from onnxremat.schedule import Schedule
+from onnxremat.targets.target import (
+    Made,
+    Target,
+    as_executed,
+    own_schedule,
+    verify_in_recipe,
+    write_plan,
+)
 from onnxremat.verification import Verification
 
 _OFFSET_SECONDS = 10.0
@@ -31,8 +38,7 @@ class StaticTarget(Target):
         self.subject, self._progress, self._seed = subject, progress, options.seed
         self.recipe = subject.feed.recipe
         progress("placing the buffers of the model's own order")
-        graph = subject.imported.graph
-        plan = self._placed(with_eager_ops(graph, given_order(graph)))
+        plan = self._placed(own_schedule(subject.imported, self.recipe.execution_order))
         self.original = self.released = _arena(plan)
 
     def _placed(self, schedule: Schedule) -> StaticPlan:
@@ -51,8 +57,9 @@ class StaticTarget(Target):
 
     def make(self, plan: Plan) -> Made:
         self._progress("placing the buffers")
-        rewritten = write_plan(self.subject.imported, plan)
-        static = self._placed(with_eager_ops(self.subject.imported.graph, plan.schedule))
+        mode = self.recipe.execution_order
+        rewritten = write_plan(self.subject.imported, plan, mode)
+        static = self._placed(as_executed(self.subject.imported.graph, plan.schedule, mode))
         return Made(rewritten, rewritten.model, _arena(static), static=static)
 
     def verify(self, made: Made, final: onnx.ModelProto) -> Verification:

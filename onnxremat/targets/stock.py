@@ -9,7 +9,7 @@ from onnxremat.prepare import Options, ProgressReport, Subject
 from onnxremat.runtimes.compare import Rounding, rounding
 from onnxremat.runtimes.measure import in_memory, run_outputs
 from onnxremat.runtimes.predict import Prediction, predict
-from onnxremat.runtimes.recipe import STOCK, OptimizationLevel
+from onnxremat.runtimes.recipe import STOCK, ExecutionOrder, OptimizationLevel
 from onnxremat.runtimes.rules import STOCK_RULES
 from onnxremat.targets.target import Made, Target, expected_profile, write_plan
 from onnxremat.verification import (
@@ -86,8 +86,8 @@ class StockTarget(Target):
         """Made once for a plan: it is asked for before and when the plan is measured."""
         if self._last is not None and self._last.plan is plan:
             return self._last
-        rewritten = write_plan(self.subject.imported, plan)
-        profile = expected_profile(self.subject, rewritten)
+        rewritten = write_plan(self.subject.imported, plan, ExecutionOrder.PRIORITY)
+        profile = expected_profile(self.subject, rewritten, ExecutionOrder.PRIORITY)
         recipe = replace(self.recipe, optimization=OptimizationLevel.NONE, mem_pattern=False)
 
         def expected(warm_bytes: int) -> Prediction:

@@ -5,17 +5,20 @@ from typing import Protocol
 
 import onnx
 
+from onnxremat.depth_first import DepthFirst
+from onnxremat.graph import Graph
 from onnxremat.importer import ImportedModel
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Plan
 from onnxremat.prepare import ProgressReport, Subject
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMeasurement
-from onnxremat.runtimes.order import is_constant, priority_order
+from onnxremat.runtimes.order import default_order, emulated_order, is_constant, priority_order
 from onnxremat.runtimes.profiling import RunProfile
-from onnxremat.runtimes.recipe import Recipe
-from onnxremat.schedule import with_eager_ops
+from onnxremat.runtimes.recipe import ExecutionOrder, Recipe
+from onnxremat.schedule import Schedule, given_order, with_eager_ops
 from onnxremat.verification import Verification, verify
+from onnxremat_rewriters.embed import embed_order
 from onnxremat_rewriters.recompute import Rewritten, apply_schedule
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.stock import StockResult
@@ -93,24 +96,54 @@ def verify_in_recipe(
     )
 
 
-def write_plan(imported: ImportedModel, plan: Plan) -> Rewritten:
+def own_schedule(imported: ImportedModel, mode: ExecutionOrder) -> Schedule:
+    """The ops as the runtime executes the model as it was imported.
+
+    In mode DEFAULT, where views that are outputs make an order of ops that no search over the ops
+    alone gives, the order of that search instead.
+    """
+    if mode is ExecutionOrder.DEFAULT:
+        op_of = {node: v for v, node in enumerate(imported.op_nodes)}
+        executed = default_order(imported.model.graph.node)
+        own = Schedule(tuple(op_of[i] for i in executed if i in op_of))
+        search = DepthFirst.of(imported.graph)
+        return own if search.gives(own.steps) else Schedule(search.default().order)
+    return as_executed(imported.graph, given_order(imported.graph), mode)
+
+
+def as_executed(graph: Graph, schedule: Schedule, mode: ExecutionOrder) -> Schedule:
+    """A plan as the runtime executes it: PRIORITY starts Shape and Size at once."""
+    return with_eager_ops(graph, schedule) if mode is ExecutionOrder.PRIORITY else schedule
+
+
+def write_plan(imported: ImportedModel, plan: Plan, mode: ExecutionOrder) -> Rewritten:
     """The model of a plan: released, for copies leave outputs unread that their originals' readers
-    read; and its nodes where the runtime executes them, for it starts Shape and Size at once."""
-    rewritten = apply_schedule(imported, with_eager_ops(imported.graph, plan.schedule))
+    read; and its nodes where the runtime, in its mode, executes them as planned.
+
+    Raises ValueError for a plan that is no depth-first order, in mode DEFAULT.
+    """
+    rewritten = apply_schedule(imported, as_executed(imported.graph, plan.schedule, mode))
     released = release(rewritten.model)
     origin = [None if i is None else rewritten.origin[i] for i in released.origin]
     model = released.model
-    nodes = list(model.graph.node)
-    constant = [i for i, node in enumerate(nodes) if is_constant(node)]
-    order = [*constant, *priority_order(nodes)]
-    model.graph.ClearField("node")
-    model.graph.node.extend(nodes[i] for i in order)
+    if mode is ExecutionOrder.DEFAULT:
+        ops = set(imported.op_nodes)
+        embedded = embed_order(model, {i for i, v in enumerate(origin) if v not in ops})
+        if embedded.model is None:
+            raise ValueError(embedded.reason)
+        model, order = embedded.model, list(embedded.origin)
+    else:
+        nodes = list(model.graph.node)
+        constant = [i for i, node in enumerate(nodes) if is_constant(node)]
+        order = [*constant, *priority_order(nodes)]
+        model.graph.ClearField("node")
+        model.graph.node.extend(nodes[i] for i in order)
     return Rewritten(model, tuple(origin[i] for i in order), rewritten.recomputed)
 
 
-def expected_profile(subject: Subject, rewritten: Rewritten) -> RunProfile:
+def expected_profile(subject: Subject, rewritten: Rewritten, mode: ExecutionOrder) -> RunProfile:
     """The profile of a rewritten model that nobody has run yet: a node does what the node of the
-    subject does that it stands for, less outputs that were dropped. It runs in file order."""
+    subject does that it stands for, less outputs that were dropped."""
     known = subject.profile.nodes
     made = rewritten.model.graph.node
     nodes = {
@@ -118,5 +151,4 @@ def expected_profile(subject: Subject, rewritten: Rewritten) -> RunProfile:
         for i, v in enumerate(rewritten.origin)
         if v is not None and v in known
     }
-    order = tuple(i for i, node in enumerate(made) if not is_constant(node))
-    return RunProfile(order, nodes)
+    return RunProfile(tuple(emulated_order(made, mode)), nodes)

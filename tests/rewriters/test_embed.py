@@ -112,3 +112,27 @@ def test_leaves_run_in_the_order_of_the_plan(late: bool) -> None:
     found = embed_order(plan)
     assert found.model is not None
     assert runs_as(found.model) == (["z", "y"] if late else ["y", "z"])
+
+
+def test_views_are_no_obstacle() -> None:
+    """The plan has a view first that only its last node reads: no search runs it there."""
+    nodes = [
+        node("Identity", ["x"], ["first"]),
+        node("Abs", ["x"], ["a"]),
+        node("Neg", ["a"], ["b"]),
+        node("Identity", ["a"], ["seen"]),
+        node("Add", ["b", "seen"], ["y"]),
+        node("Exp", ["x"], ["c"]),
+        node("Identity", ["c"], ["out"]),
+        node("Add", ["c", "first"], ["z"]),
+    ]
+    for n in nodes:
+        n.name = n.output[0]
+    views = {0, 3, 6}
+    plan = model(nodes, [value("x")], [value("y"), value("z"), value("out")])
+    assert embed_order(plan).model is None
+    found = embed_order(plan, free=views)
+    assert found.model is not None
+    assert sorted(found.origin) == list(range(len(nodes)))
+    ran = [name for name in runs_as(found.model) if name not in ("first", "seen", "out")]
+    assert ran == ["a", "b", "y", "c", "z"]
