@@ -9,7 +9,9 @@ Deviations. Each output of an op has a retention of its own. Workspace, buffers 
 and unread values that are held follow the memory rules. Precedence is stated by literals instead
 of reservoirs (`reservoir` brings those back). Redundant: for each first execution a knapsack of
 what is held across it. Start times are numbered without holes (`_retention`). Phase 1 is skipped
-when a start meets the budget. O(copies^2 x reads) variables; the search is exponential.
+when a start meets the budget. Without an input order half of the limits goes to the staged domain
+of the given one, whose plan is the hint; first executions that nobody reads are left out of it.
+O(copies^2 x reads) variables; the search is exponential.
 """
 
 import threading
@@ -22,7 +24,7 @@ from ortools.sat.python import cp_model
 from onnxremat.bounds import peak_bound
 from onnxremat.memory import profile
 from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
-from onnxremat.planners._engine import admissible, best_of
+from onnxremat.planners._engine import Score, admissible, best_of
 from onnxremat.planners._retention import Retention, Shape
 from onnxremat.schedule import Schedule, given_order, without_unread
 
@@ -73,21 +75,21 @@ def moccasin(problem: Problem, limits: Limits) -> Plan:
     )
     if done or not graph.ops or (budget is not None and bound > budget):
         return make_plan(problem, best.schedule, "moccasin", peak_bound_bytes=bound)
-    left = replace(limits, seconds=limits.seconds - (time.monotonic() - started))
-    search = lowest_peak if budget is None else solve
-    solved = search(problem, left, hint=best.schedule, idle_firsts=False)
+    staged = None if problem.fixed_order else _staged(problem, best.schedule)
+    if staged is not None:
+        ordered, half = replace(problem, fixed_order=True), _part(limits, started, 0.5)
+        best = _best_with(problem, best, _ask(ordered, half, staged, idle_firsts=True))
+        limits = replace(limits, iterations=half.iterations)
+    rest = _part(limits, started, 1.0)
+    solved = _ask(problem, rest, best.schedule, idle_firsts=False)
     proved = solved.proved and not solved.infeasible
-    if solved.steps is not None:
-        found = best_of(problem, (without_unread(graph, Schedule(solved.steps)),))
-        if not found.better_than(best, budget):
-            found = best
-        # A model that is more generous than the simulator proves nothing about another plan.
-        proved = proved and (
-            found.peak_bytes <= solved.peak_bound_bytes
-            if budget is None
-            else found.peak_bytes <= budget and found.time_cost <= solved.time_bound
-        )
-        best = found
+    best = _best_with(problem, best, solved)
+    # A model that is more generous than the simulator proves nothing about another plan.
+    proved = proved and (
+        best.peak_bytes <= solved.peak_bound_bytes
+        if budget is None
+        else best.peak_bytes <= budget and best.time_cost <= solved.time_bound
+    )
     return make_plan(
         problem,
         best.schedule,
@@ -96,6 +98,26 @@ def moccasin(problem: Problem, limits: Limits) -> Plan:
         proved=proved,
         scope=_scope(problem),
     )
+
+
+def _ask(problem: Problem, limits: Limits, hint: Schedule, *, idle_firsts: bool) -> Solved:
+    search = lowest_peak if problem.budget_bytes is None else solve
+    return search(problem, limits, hint=hint, idle_firsts=idle_firsts)
+
+
+def _best_with(problem: Problem, best: Score, solved: Solved) -> Score:
+    """The better of a plan and what was found, without executions that nobody reads."""
+    if solved.steps is None:
+        return best
+    schedule = without_unread(problem.graph, Schedule(solved.steps))
+    return best_of(problem, (best.schedule, schedule))
+
+
+def _part(limits: Limits, started: float, share: float) -> Limits:
+    """A share of the seconds that are left and of the iterations."""
+    iterations = None if limits.iterations is None else int(limits.iterations * share)
+    seconds = max(limits.seconds - (time.monotonic() - started), 0.0) * share
+    return replace(limits, seconds=seconds, iterations=iterations)
 
 
 def solve(
