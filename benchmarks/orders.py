@@ -9,7 +9,8 @@ outputs, workspace and held outputs do): the exact order against all topological
 `--models`/inference.json, 5 s each, which must end with a proof. Beside it the best order that node
 positions alone keep in ONNX Runtime's default order (`depth_first`), for which a proof is not
 asked. *Published graphs* of `--shared`: the best order in a given time, in shares of the input
-order's peak; the bound is stated. *Runtime*: a randomly wired network rewritten with reordering alone; the measured peak must be the predicted
+order's peak; the bound is stated. *Runtime*:
+a randomly wired network rewritten with reordering alone; the measured peak must be the predicted
 one within 0.5%, and in one wiring of three at least 25% below the original's. Lines that do not
 hold end with FAILED, and so does the command.
 """
