@@ -27,7 +27,8 @@ from onnxremat.graph import TensorKind
 from onnxremat.plan import Limits, Plan, Problem, make_plan
 from onnxremat.planners._engine import admissible, best_of
 from onnxremat.planners._retention import takeover_pairs
-from onnxremat.schedule import NEVER, Schedule, given_order, instances, without_unread
+from onnxremat.planners._staged import without_idle
+from onnxremat.schedule import Schedule, given_order
 
 TOLERANCE = 1e-6
 """How far, relatively, a bound of HiGHS may be above the true one."""
@@ -65,12 +66,12 @@ def checkmate(problem: Problem, limits: Limits) -> Plan:
     one_pass = best.time_cost == graph.total_cost()
     if budget is None or bound > budget or (best.peak_bytes <= budget and one_pass):
         return make_plan(problem, best.schedule, "checkmate", peak_bound_bytes=bound)
-    solved = solve(problem, limits, max_copies=problem.max_copies, idle_firsts=False)
+    solved = solve(problem, limits, max_copies=problem.max_copies)
     proved = solved.proved and not solved.infeasible
     if solved.infeasible:
         bound = min(budget + 1, best.peak_bytes)
     elif solved.steps is not None:
-        schedule = without_unread(graph, Schedule(solved.steps))
+        schedule = without_idle(problem, Schedule(solved.steps))
         best = best_of(problem, (best.schedule, schedule))
         proved = proved and best.peak_bytes <= budget and best.time_cost <= (solved.time_cost or 0)
     return make_plan(
@@ -87,9 +88,9 @@ def checkmate_rounding(problem: Problem, limits: Limits) -> Plan:
     """The relaxation of the program, solved with a reserve and rounded in two phases.
 
     S is rounded at one half; then the least R is added that makes it a sequence. A plan above the
-    budget has the status UNKNOWN. Deviations: what must not be recomputed is held to the end; with
-    `fixed_order`, the value of a first execution that nobody would read serves the readers of the
-    second, which is left out; with `max_copies`, a rounded plan that exceeds it is not taken.
+    budget has the status UNKNOWN. Deviations: what must not be recomputed is held to the end;
+    executions that nobody reads are left out; with `max_copies`, a plan that exceeds it is not
+    taken.
     """
     graph, budget = problem.graph, problem.budget_bytes
     bound = peak_bound(graph, problem.rules).nbytes
@@ -99,7 +100,7 @@ def checkmate_rounding(problem: Problem, limits: Limits) -> Plan:
         result = program.solve(limits)
         if result.has_primal_feasible_solution():
             held = {k: x > 0.5 for k, x in program.values(result, program.held).items()}
-            rounded = _without_idle(problem, Schedule(_rounded(problem, held)))
+            rounded = without_idle(problem, Schedule(_rounded(problem, held)))
             if admissible(problem, rounded):
                 schedule = rounded
     return make_plan(problem, schedule, "checkmate_rounding", peak_bound_bytes=bound)
@@ -110,11 +111,10 @@ def solve(
     limits: Limits,
     *,
     max_copies: int | None = None,
-    idle_firsts: bool = True,
 ) -> Solved:
     """The program itself, with at most `max_copies` executions of an op (None: no limit).
 
-    `idle_firsts` allows first executions that nobody reads, as the paper does. Raises ValueError
+    First executions that nobody reads are among the sequences, as in the paper. Raises ValueError
     if the problem has no budget.
     """
     if problem.budget_bytes is None:
@@ -122,9 +122,7 @@ def solve(
     once = problem.graph.total_cost()
     if _stopped(limits) or not problem.graph.ops:
         return Solved(None, None, once, proved=False)
-    program = _Program(
-        problem, problem.budget_bytes, max_copies, whole=True, idle_firsts=idle_firsts
-    )
+    program = _Program(problem, problem.budget_bytes, max_copies, whole=True)
     result = program.solve(limits)
     exact = not _shares_buffers(problem)
     reason = result.termination.reason
@@ -171,7 +169,6 @@ class _Program:
         max_copies: int | None,
         *,
         whole: bool,
-        idle_firsts: bool = True,
     ) -> None:
         self.problem, self.graph, self.whole = problem, problem.graph, whole
         self.model = mathopt.Model()
@@ -190,7 +187,7 @@ class _Program:
         for stage in range(self.stages):
             self._state_memory(stage)
         for v in range(self.stages):
-            self._state_copies(v, max_copies, idle_firsts=idle_firsts)
+            self._state_copies(v, max_copies)
         self.time_unit = max(1.0, graph.total_cost() / MOST_TIME)
         self.model.minimize(
             mathopt.fast_sum(
@@ -257,15 +254,10 @@ class _Program:
             if again is not None:
                 add(x + again <= 1.0)
 
-    def _state_copies(self, v: int, max_copies: int | None, *, idle_firsts: bool) -> None:
+    def _state_copies(self, v: int, max_copies: int | None) -> None:
         runs = [self.run[s, v] for s in range(v + 1, self.stages) if (s, v) in self.run]
         if max_copies is not None and len(runs) >= max_copies:
             self.model.add_linear_constraint(mathopt.fast_sum(runs) <= max_copies - 1)
-        if idle_firsts:
-            return
-        first = self._sum(*(self._held(v + 1, t) for t in self.graph.ops[v].outputs))
-        for run in runs:
-            self.model.add_linear_constraint(run <= first)
 
     def _state_memory(self, stage: int) -> None:
         """Equations 2 to 7: what is held while each op of a stage runs, and what is freed."""
@@ -337,24 +329,3 @@ def _rounded(problem: Problem, held: dict[tuple[int, int], bool]) -> tuple[int, 
                 if graph.tensors[t].kind is TensorKind.ACTIVATION and not is_held(stage, t):
                     runs.add((stage, graph.producer[t]))
     return tuple(v for _, v in sorted(runs))
-
-
-def _without_idle(problem: Problem, schedule: Schedule) -> Schedule:
-    """The schedule without executions that nobody reads of ops that run repeatedly.
-
-    With a fixed order the first execution stays, and the second one goes. O(steps + reads) for
-    each execution left out.
-    """
-    if not problem.fixed_order:
-        return without_unread(problem.graph, schedule)
-    steps = list(schedule.steps)
-    while True:
-        made = instances(problem.graph, Schedule(tuple(steps)))
-        used = {i.step for i in made if i.pinned or i.last_read != NEVER}
-        idle = (k for k, v in enumerate(steps) if k not in used and steps.count(v) > 1)
-        step = next(idle, None)
-        if step is None:
-            return Schedule(tuple(steps))
-        if steps[step] not in steps[:step]:
-            step = steps.index(steps[step], step + 1)
-        del steps[step]

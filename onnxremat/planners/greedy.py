@@ -125,7 +125,7 @@ class _Walk:
                 steps = (*steps[: choice.place], *choice.block, *steps[choice.place :])
                 longer = Schedule(steps)
                 try:
-                    check(self.graph, longer)
+                    check(self.graph, longer, idle_firsts=self.problem.fixed_order)
                 except ScheduleError:
                     continue  # It would leave an execution that nobody reads.
                 live = profile(self.graph, longer, self.problem.rules).live_bytes

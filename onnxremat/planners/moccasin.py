@@ -26,7 +26,8 @@ from onnxremat.memory import profile
 from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
 from onnxremat.planners._engine import Score, admissible, best_of
 from onnxremat.planners._retention import Retention, Shape
-from onnxremat.schedule import Schedule, given_order, without_unread
+from onnxremat.planners._staged import staged, without_idle
+from onnxremat.schedule import Schedule, given_order
 
 COPIES = 2
 """Executions of an op where the problem does not limit them; the paper's choice for C."""
@@ -48,7 +49,8 @@ class Solved:
     `steps` (None: nothing found) may contain first executions that nobody reads. No sequence in
     scope takes less time than `time_bound` within the budget, nor has a smaller peak than
     `peak_bound_bytes`. `proved`: `steps` take the least time within the budget, or, if the peak
-    was asked for, have the smallest; or there are none (`infeasible`).
+    was asked for, have the smallest; or there are none (`infeasible`). If not proved, `steps` may be
+    above the budget: those of the smallest peak found.
     """
 
     steps: tuple[int, ...] | None
@@ -62,8 +64,7 @@ class Solved:
 def moccasin(problem: Problem, limits: Limits) -> Plan:
     """The plan of the least time within the budget; without one, of the smallest peak.
 
-    What is proved holds for the problem in `Plan.scope`. A first execution that nobody reads,
-    which the paper allows, is excluded, as `schedule.check` demands.
+    What is proved holds for the problem in `Plan.scope`.
     """
     started = time.monotonic()
     graph, budget = problem.graph, problem.budget_bytes
@@ -75,13 +76,13 @@ def moccasin(problem: Problem, limits: Limits) -> Plan:
     )
     if done or not graph.ops or (budget is not None and bound > budget):
         return make_plan(problem, best.schedule, "moccasin", peak_bound_bytes=bound)
-    staged = None if problem.fixed_order else _staged(problem, best.schedule)
-    if staged is not None:
+    hint = None if problem.fixed_order else staged(best.schedule)
+    if hint is not None:
         ordered, half = replace(problem, fixed_order=True), _part(limits, started, 0.5)
-        best = _best_with(problem, best, _ask(ordered, half, staged, idle_firsts=True))
+        best = _best_with(problem, best, _ask(ordered, half, hint))
         limits = replace(limits, iterations=half.iterations)
     rest = _part(limits, started, 1.0)
-    solved = _ask(problem, rest, best.schedule, idle_firsts=False)
+    solved = _ask(problem, rest, best.schedule)
     proved = solved.proved and not solved.infeasible
     best = _best_with(problem, best, solved)
     # A model that is more generous than the simulator proves nothing about another plan.
@@ -100,16 +101,16 @@ def moccasin(problem: Problem, limits: Limits) -> Plan:
     )
 
 
-def _ask(problem: Problem, limits: Limits, hint: Schedule, *, idle_firsts: bool) -> Solved:
+def _ask(problem: Problem, limits: Limits, hint: Schedule) -> Solved:
     search = lowest_peak if problem.budget_bytes is None else solve
-    return search(problem, limits, hint=hint, idle_firsts=idle_firsts)
+    return search(problem, limits, hint=hint, idle_firsts=problem.fixed_order)
 
 
 def _best_with(problem: Problem, best: Score, solved: Solved) -> Score:
-    """The better of a plan and what was found, without executions that nobody reads."""
+    """The better of a plan and what was found, without what nobody reads."""
     if solved.steps is None:
         return best
-    schedule = without_unread(problem.graph, Schedule(solved.steps))
+    schedule = without_idle(problem, Schedule(solved.steps))
     return best_of(problem, (best.schedule, schedule))
 
 
@@ -144,7 +145,7 @@ def solve(
         raise ValueError("without a budget the time is that of one pass: ask for lowest_peak")
     shape = _shape(problem, max_copies, free, idle_firsts=idle_firsts, reservoir=reservoir)
     search = _Search(problem, shape, limits)
-    hint = _staged(problem, hint) if shape.staged and hint is not None else hint
+    hint = staged(hint) if shape.staged and hint is not None else hint
     floor = peak_bound(problem.graph, problem.rules).nbytes
     if hint is None or profile(problem.graph, hint, problem.rules).peak_bytes > budget:
         first = search.lowest_peak(budget, hint or given_order(problem.graph), PHASE_1_SHARE)
@@ -153,7 +154,10 @@ def solve(
             return replace(first, steps=None, time_cost=None, proved=True, infeasible=True)
         if first.steps is not None:
             hint = Schedule(first.steps)
-    return search.least_time(budget, hint, floor)
+    solved = search.least_time(budget, hint, floor)
+    if solved.steps is not None or solved.infeasible or hint is None:
+        return solved
+    return replace(solved, steps=hint.steps, time_cost=hint.cost(problem.graph))
 
 
 def lowest_peak(
@@ -166,7 +170,7 @@ def lowest_peak(
 ) -> Solved:
     """The smallest peak (phase 1 with a budget of 0); then, as hint, as `solve`."""
     shape = _shape(problem, max_copies, None, idle_firsts=idle_firsts, reservoir=False)
-    hint = _staged(problem, hint) if shape.staged and hint is not None else hint
+    hint = staged(hint) if shape.staged and hint is not None else hint
     bound = peak_bound(problem.graph, problem.rules).nbytes
     return _Search(problem, shape, limits).lowest_peak(bound, hint, 1.0)
 
@@ -197,24 +201,6 @@ def _scope(problem: Problem) -> str:
         return copies
     between = "between two of them earlier ops in that order, each once"
     return f"first executions in the given order, {between}, {copies}"
-
-
-def _staged(problem: Problem, schedule: Schedule) -> Schedule | None:
-    """The schedule with the recomputations of each stage ascending and once; None if its first
-    executions are not in the given order."""
-    steps: list[int] = []
-    again: set[int] = set()
-    count = 0
-    for v in schedule.steps:
-        if v > count:
-            return None
-        if v < count:
-            again.add(v)
-            continue
-        steps += [*sorted(again), v]
-        again.clear()
-        count += 1
-    return Schedule((*steps, *sorted(again)))
 
 
 class _Search:

@@ -56,7 +56,7 @@ def test_the_cheaper_of_two_equal_savings_is_recomputed() -> None:
     assert plan.schedule.steps.count(1) == 2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(graph=graphs(max_ops=9), rules=memory_rules(), data=st.data())
 def test_plans_are_schedules_of_the_problem(
     graph: Graph, rules: object, data: st.DataObject
@@ -71,7 +71,7 @@ def test_plans_are_schedules_of_the_problem(
         max_copies=data.draw(st.sampled_from([None, 1, 2])),
     )
     plan = greedy(problem, Limits(seconds=20))
-    check(graph, plan.schedule)
+    check(graph, plan.schedule, idle_firsts=True)
     assert plan.peak_bytes <= own
     firsts = list(dict.fromkeys(plan.schedule.steps))
     assert firsts == sorted(firsts)
