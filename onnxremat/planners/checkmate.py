@@ -56,7 +56,8 @@ class Solved:
 def checkmate(problem: Problem, limits: Limits) -> Plan:
     """The plan of the least time within the budget whose recomputations are staged.
 
-    Without `fixed_order` the given order is still the order of the stages. Without a budget, or
+    Without `fixed_order` the given order is still that of the stages, and nothing is proved. Without
+    a budget, or
     where a start meets it in the time of one pass: the best start.
     """
     graph, budget = problem.graph, problem.budget_bytes
@@ -67,8 +68,8 @@ def checkmate(problem: Problem, limits: Limits) -> Plan:
     if budget is None or bound > budget or (best.peak_bytes <= budget and one_pass):
         return make_plan(problem, best.schedule, "checkmate", peak_bound_bytes=bound)
     solved = solve(problem, limits, max_copies=problem.max_copies)
-    proved = solved.proved and not solved.infeasible
-    if solved.infeasible:
+    proved = solved.proved and not solved.infeasible and problem.fixed_order
+    if solved.infeasible and problem.fixed_order:
         bound = min(budget + 1, best.peak_bytes)
     elif solved.steps is not None:
         schedule = without_idle(problem, Schedule(solved.steps))

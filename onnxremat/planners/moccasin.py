@@ -49,7 +49,7 @@ class Solved:
     `steps` (None: nothing found) may contain first executions that nobody reads. No sequence in
     scope takes less time than `time_bound` within the budget, nor has a smaller peak than
     `peak_bound_bytes`. `proved`: `steps` take the least time within the budget, or, if the peak
-    was asked for, have the smallest; or there are none (`infeasible`). If not proved, `steps` may be
+    was asked for, have the smallest; or there are none (`infeasible`). Unproved `steps` may be
     above the budget: those of the smallest peak found.
     """
 
