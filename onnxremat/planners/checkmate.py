@@ -56,9 +56,8 @@ class Solved:
 def checkmate(problem: Problem, limits: Limits) -> Plan:
     """The plan of the least time within the budget whose recomputations are staged.
 
-    Without `fixed_order` the given order is still that of the stages, and nothing is proved. Without
-    a budget, or
-    where a start meets it in the time of one pass: the best start.
+    Without `fixed_order` the given order is still that of the stages, and nothing is proved.
+    Without a budget, or where a start meets it in the time of one pass: the best start.
     """
     graph, budget = problem.graph, problem.budget_bytes
     bound = peak_bound(graph, problem.rules).nbytes
