@@ -32,7 +32,8 @@ class Problem:
     """Find a schedule of `graph` whose peak under `rules` is at most `budget_bytes`.
 
     `budget_bytes` None asks for the smallest peak. `fixed_order` keeps the first executions in
-    the order of `graph.ops`. `max_copies` limits the executions of one op (1 forbids
+    the order of `graph.ops`, even those that nobody reads (as the published formulations do; see
+    `schedule.without_unread`). `max_copies` limits the executions of one op (1 forbids
     recomputation; None means no limit). `depth_first` allows only orders that a search from the
     leaves can give (`onnxremat.depth_first`): `reorder` and `auto` keep to them, with `max_copies`
     1. `starts` are schedules worth starting from.
@@ -107,7 +108,7 @@ def make_plan(
     `proved` claims that no better plan exists in `scope` (by time if there is a budget, by peak if
     there is none). Raises ScheduleError if the schedule does not compute the graph.
     """
-    check(problem.graph, schedule)
+    check(problem.graph, schedule, idle_firsts=problem.fixed_order)
     peak = profile(problem.graph, schedule, problem.rules).peak_bytes
     cost = schedule.cost(problem.graph)
     floor = problem.graph.total_cost()

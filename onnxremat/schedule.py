@@ -81,12 +81,14 @@ def instances(graph: Graph, schedule: Schedule) -> tuple[Instance, ...]:
     )
 
 
-def check(graph: Graph, schedule: Schedule) -> None:
+def check(graph: Graph, schedule: Schedule, *, idle_firsts: bool = False) -> None:
     """Raise ScheduleError, saying why, unless the schedule computes the graph.
 
     Checked: op indices exist; every op runs; every input has an instance when it is read; an op
-    that must not be recomputed runs once; no repetition is useless (one of its outputs is read
-    or is the instance that a graph output is taken from). O(steps + reads).
+    that must not be recomputed runs once; no execution of an op that runs more than once is useless
+    (one of its outputs is read or is the instance that a graph output is taken from), except, with
+    `idle_firsts`, first ones: formulations with a fixed order demand each in its place.
+    O(steps + reads).
     """
     count = len(graph.ops)
     runs = [0] * count
@@ -109,8 +111,11 @@ def check(graph: Graph, schedule: Schedule) -> None:
         if times == 0:
             raise ScheduleError(f"op {graph.ops[v].name!r} is never executed")
     used_steps = {i.step for i in instances(graph, schedule) if i.pinned or i.last_read != NEVER}
+    seen: set[int] = set()
     for step, v in enumerate(schedule.steps):
-        if runs[v] > 1 and step not in used_steps:
+        excused = idle_firsts and v not in seen
+        seen.add(v)
+        if runs[v] > 1 and step not in used_steps and not excused:
             raise ScheduleError(
                 f"step {step}: nobody reads this execution of {graph.ops[v].name!r}"
             )

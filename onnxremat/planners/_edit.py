@@ -263,8 +263,8 @@ def log_removal(state: State, e: int) -> None:
 def apply_wanted(graph: FlatGraph, state: State, fixed: int) -> bool:
     """Do what a move wants, then remove every execution that nobody needs any more.
 
-    False if that is not allowed (a first execution would go although the order is fixed) or too
-    long; what was done by then is in the journal.
+    With a `fixed` order first executions stay. False if that is too long; what was done by then is
+    in the journal.
     """
     stack = state.scratch[at.STACK]
     forced = 0
@@ -291,9 +291,7 @@ def apply_wanted(graph: FlatGraph, state: State, fixed: int) -> bool:
         if state.slot[at.EXECUTION, p] != e or not (forced == e + 1 or is_dead(graph, state, e)):
             continue
         if fixed and state.run[at.EARLIER, e] == at.NONE:
-            if fixed == at.IDLE_FIRSTS:
-                continue
-            return False
+            continue
         if not has_room(state, 1):
             return False
         v = state.run[at.OP, e]

@@ -12,7 +12,7 @@ from onnxremat.graph import Graph, Op, Tensor
 from onnxremat.memory import MemoryRules, profile
 from onnxremat.plan import Limits, Problem, Progress
 from onnxremat.planners._flat import Floats, Ints, flatten
-from onnxremat.planners._layout import IDLE_FIRSTS, TARGET, make_state
+from onnxremat.planners._layout import TARGET, make_state
 from onnxremat.schedule import Schedule, ScheduleError, check
 
 NO_LIMIT = 1 << 60
@@ -68,7 +68,7 @@ def best_of(
 def admissible(problem: Problem, schedule: Schedule) -> bool:
     """Whether a start is a schedule of the problem: valid, within its copies, in its order."""
     try:
-        check(problem.graph, schedule)
+        check(problem.graph, schedule, idle_firsts=problem.fixed_order)
     except ScheduleError:
         return False
     steps = schedule.steps
@@ -144,7 +144,7 @@ class Cooling:
     `cold` is its last temperature, in times of an average op; `copying` the share of moves that
     recompute; `penalty` the first price of a target's worth of excess at one step. Over a cycle
     the price may rise by up to e^gain while there is excess, and fall by e^(gain x relax) while
-    there is none. `spike` weighs the peak beside the excess. `idle_firsts`: see IDLE_FIRSTS.
+    there is none. `spike` weighs the peak beside the excess.
     """
 
     cold: float = 0.01
@@ -153,7 +153,6 @@ class Cooling:
     gain: float = 6.0
     relax: float = 1.0
     spike: float = 15.0
-    idle_firsts: bool = False
 
 
 class Engine:
@@ -169,8 +168,7 @@ class Engine:
         slots = max(len(start.schedule), ops) * 2 + min(2 * ops, 20_000) + 400
         self.state = make_state(self.flat, slots)
         self.chunk = max(200, 4_000_000 // (ops + 200))
-        order_rule = IDLE_FIRSTS if cooling.idle_firsts else int(problem.fixed_order)
-        self.rule = np.array([problem.max_copies or NO_LIMIT, order_rule], dtype=np.int64)
+        self.rule = np.array([problem.max_copies or NO_LIMIT, problem.fixed_order], dtype=np.int64)
         self.time_unit = max(problem.graph.total_cost() / max(ops, 1), 1e-9)
         self.chunks = 0
 

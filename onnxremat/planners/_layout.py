@@ -50,10 +50,6 @@ JOURNAL, WANTED, AFFECTED, TAKERS, FILLED, STACK = range(6)
 REMOVE = -2
 """In WANTED, instead of an op."""
 
-IDLE_FIRSTS = 2
-"""Value of the rule on order: first executions keep their order, and those that nobody reads may
-stay, as in the published formulations with an input order. `schedule.check` forbids such."""
-
 JOURNAL_ENTRIES = 400
 """The most executions that one move may add and remove."""
 

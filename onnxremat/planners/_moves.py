@@ -25,7 +25,8 @@ from onnxremat.planners._state import (
 )
 
 MAX_RUNS, FIXED = range(2)
-"""Positions in `rule`: most executions of one op; 1 if first executions keep their order."""
+"""Positions in `rule`: most executions of one op; 1 if first executions keep their order, and stay
+if nobody reads them."""
 
 CHAIN = 24
 """The most ops that one move recomputes."""

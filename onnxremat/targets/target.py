@@ -16,7 +16,7 @@ from onnxremat.runtimes.measure import PeakMeasurement
 from onnxremat.runtimes.order import default_order, emulated_order, is_constant, priority_order
 from onnxremat.runtimes.profiling import RunProfile
 from onnxremat.runtimes.recipe import ExecutionOrder, Recipe
-from onnxremat.schedule import Schedule, given_order, with_eager_ops
+from onnxremat.schedule import Schedule, given_order, with_eager_ops, without_unread
 from onnxremat.verification import Verification, verify
 from onnxremat_rewriters.embed import embed_order
 from onnxremat_rewriters.recompute import Rewritten, apply_schedule
@@ -122,7 +122,8 @@ def write_plan(imported: ImportedModel, plan: Plan, mode: ExecutionOrder) -> Rew
 
     Raises ValueError for a plan that is no depth-first order, in mode DEFAULT.
     """
-    rewritten = apply_schedule(imported, as_executed(imported.graph, plan.schedule, mode))
+    schedule = without_unread(imported.graph, plan.schedule)
+    rewritten = apply_schedule(imported, as_executed(imported.graph, schedule, mode))
     released = release(rewritten.model)
     origin = [None if i is None else rewritten.origin[i] for i in released.origin]
     model = released.model

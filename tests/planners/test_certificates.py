@@ -27,7 +27,7 @@ ALL = list(PLANNERS)
 def certify(problem: Problem, plan: Plan) -> None:
     """Everything that must hold for any plan."""
     graph, budget = problem.graph, problem.budget_bytes
-    check(graph, plan.schedule)
+    check(graph, plan.schedule, idle_firsts=problem.fixed_order)
     assert plan.peak_bytes == profile(graph, plan.schedule, problem.rules).peak_bytes
     assert plan.time_cost == plan.schedule.cost(graph)
     assert peak_bound(graph, problem.rules).nbytes <= plan.peak_bound_bytes <= plan.peak_bytes
