@@ -161,7 +161,7 @@ def plan(folder: Path, names: list[str], share: float) -> None:
         facts = {
             "nodes": nodes,
             "activations": f"{before / 1e6:.1f} MB planned to {made.peak_bytes / 1e6:.1f} MB",
-            "time": f"{100 * (made.time_cost / made.time_bound - 1):+.1f}%",
+            "time": f"{100 * made.extra_time:+.1f}%",
         }
         (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
         print(f"{name}: {facts['activations']}, planned time {facts['time']}", flush=True)

@@ -5,18 +5,19 @@
 
 Four parts. *Random graphs* of up to 9 ops (aliases do not exist in a Graph; in-place ops, several
 outputs, workspace and held outputs do): the exact order against all topological orders. *Proofs*:
-`reorder` with `max_copies=1` on builders and on the files of `--packages` with the sizes of
-`--models`/inference.json, 5 s each, which must end with a proof. Beside it the best order that node
-positions alone keep in ONNX Runtime's default order (`depth_first`), for which a proof is not
-asked. *Published graphs* of `--shared`: the best order in a given time, in shares of the input
-order's peak; the bound is stated. *Runtime*:
-a randomly wired network rewritten with reordering alone; the measured peak must be the predicted
-one within 0.5%, and in one wiring of three at least 25% below the original's. Lines that do not
-hold end with FAILED, and so does the command.
+`reorder` with `max_copies=1` on builders, the light models of the onnx package and the files of
+`--packages` with the sizes of `--models`/inference.json, 5 s each, which must end with a proof.
+Beside it the best order that node positions alone keep in ONNX Runtime's default order
+(`depth_first`), for which a proof is not asked. *Published graphs* of `--shared`: the best order in
+a given time, in shares of the input order's peak; the bound is stated. *Runtime*: a randomly wired
+network rewritten with reordering alone; the measured peak must be the predicted one within 0.5%, in
+two wirings of three at least 25% below the original's, and the time the same within 10%. Lines that
+do not hold end with FAILED, and so does the command.
 """
 
 import argparse
 import json
+import math
 import random
 import sys
 import time
@@ -48,9 +49,11 @@ PUBLISHED = (("rl_n100", 2.0, 0.80), ("rl_n250", 2.0, 0.72), ("rl_n1000", 20.0, 
 """Graph, seconds, share of the input order's peak that must be reached."""
 WIRED = {"first": 32, "channels": 64, "classes": 10}
 REQUIRED_SAVING = 0.25
-SAVING_WIRING = 3
-"""What an order can save differs from graph to graph; this one must save REQUIRED_SAVING."""
+SAVING_WIRINGS = (2, 3)
+"""What an order can save differs from graph to graph; these must save REQUIRED_SAVING."""
 SAME = 0.005
+NOISE = 0.1
+"""Of medians of runs taken in turns."""
 
 
 def random_graph(rng: random.Random) -> tuple[Graph, MemoryRules]:
@@ -113,12 +116,15 @@ def graphs(models: Path | None, packages: Path | None) -> Iterator[tuple[str, Gr
             path = Path(name) / f"{builder}.onnx"
             onnx.save(BUILDERS[builder](), path)
             yield f"builder {builder}", prepare(path, Options()).imported.graph
+    light = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    for path in sorted(light.glob("*.onnx")):
+        yield path.stem, prepare(path, Options()).imported.graph
     if models is None or packages is None:
         return
     for entry in json.loads((models / "inference.json").read_text(encoding="utf-8")):
         path = packages / f"{entry['name']}.onnx"
-        if not path.is_file() or entry["name"] == "silero_vad":
-            continue  # five nodes, all in branches
+        if entry["name"] == "silero_vad" or entry["name"].startswith("light_"):
+            continue  # five nodes, all in branches; and those from the onnx package
         dims = {
             f"{value}:{axis}": size
             for value, shape in entry["input_shapes"].items()
@@ -185,8 +191,9 @@ def runtime_part() -> Iterator[tuple[str, bool]]:
             error = abs(result.rewritten.peak_bytes / result.plan.peak_bytes - 1)
             check = result.verification
             assert check is not None
-            enough = saved >= REQUIRED_SAVING or wiring != SAVING_WIRING
-            holds = enough and error <= SAME and check.identical
+            enough = saved >= REQUIRED_SAVING or wiring not in SAVING_WIRINGS
+            unchanged = abs((check.time_ratio or math.inf) - 1) <= NOISE
+            holds = enough and error <= SAME and check.identical and unchanged
             yield (
                 f"| {wiring} | {result.original.peak_bytes / 1e6:.3f} | "
                 f"{result.plan.peak_bytes / 1e6:.3f} | {result.rewritten.peak_bytes / 1e6:.3f} | "

@@ -115,7 +115,7 @@ def megabytes(nbytes: int) -> str:
 def row(case: Case, result: RewriteResult, seconds: float) -> tuple[str, ...]:
     verification = result.verification
     assert verification is not None
-    extra = 100 * (result.plan.time_cost / result.plan.time_bound - 1)
+    extra = 100 * result.plan.extra_time
     return (
         case.name,
         str(result.nodes_before),

@@ -75,16 +75,28 @@ class Limits:
 @dataclass(frozen=True)
 class Plan:
     """A schedule with its peak (from `memory.profile`) and time, the proved lower bounds on both,
-    and what is known about it (`status`, for the problem in `scope`)."""
+    and what is known about it (`status`, for the problem in `scope`). `one_pass` is the time of
+    every op once; no schedule within the budget takes less than `time_bound`."""
 
     schedule: Schedule
     peak_bytes: int
     time_cost: int
     peak_bound_bytes: int
+    one_pass: int
     time_bound: int
     status: PlanStatus
     planner: str
     scope: str = ""
+
+    @property
+    def extra_time(self) -> float:
+        """The share of one pass that recomputation adds."""
+        return self.time_cost / self.one_pass - 1 if self.one_pass else 0.0
+
+    @property
+    def extra_time_bound(self) -> float:
+        """The share of one pass that any schedule within the budget adds, at least."""
+        return self.time_bound / self.one_pass - 1 if self.one_pass else 0.0
 
     def meets(self, budget_bytes: int | None) -> bool:
         """Whether the peak is within the budget; always true without one."""
@@ -100,27 +112,31 @@ def make_plan(
     planner: str,
     *,
     peak_bound_bytes: int,
+    time_bound: int = 0,
     proved: bool = False,
     scope: str = "",
 ) -> Plan:
     """A Plan for a schedule, checked and measured by the one simulator.
 
     `proved` claims that no better plan exists in `scope` (by time if there is a budget, by peak if
-    there is none). Raises ScheduleError if the schedule does not compute the graph.
+    there is none); `time_bound` that none within the budget takes less time (one pass is known).
+
+    Raises ScheduleError if the schedule does not compute the graph.
     """
     check(problem.graph, schedule, idle_firsts=problem.fixed_order)
     peak = profile(problem.graph, schedule, problem.rules).peak_bytes
     cost = schedule.cost(problem.graph)
-    floor = problem.graph.total_cost()
+    one_pass = problem.graph.total_cost()
+    floor = max(one_pass, time_bound)
     budget = problem.budget_bytes
     if budget is not None and peak > budget:
         status = PlanStatus.INFEASIBLE if peak_bound_bytes > budget else PlanStatus.UNKNOWN
     elif (
         proved
         or (budget is None and peak == peak_bound_bytes)
-        or (budget is not None and cost == floor)
+        or (budget is not None and cost <= floor)
     ):
         status = PlanStatus.OPTIMAL
     else:
         status = PlanStatus.FEASIBLE
-    return Plan(schedule, peak, cost, peak_bound_bytes, floor, status, planner, scope)
+    return Plan(schedule, peak, cost, peak_bound_bytes, one_pass, floor, status, planner, scope)

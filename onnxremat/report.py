@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 
 from onnxremat.auditing import Audit, HeldTensor
+from onnxremat.plan import Plan
 from onnxremat.planners import PlannerInfo
 from onnxremat.rewriting import RewriteResult
 from onnxremat.runtimes.compare import Rounding
@@ -75,11 +76,8 @@ def rewrite_text(result: RewriteResult) -> str:
     if result.replaced:
         rows.append(("replaced", _replaced(result.replaced)))
     unchanged = result.stock is not None and result.stock.chosen is None
-    if plan.time_bound and not unchanged:
-        extra = 100 * (plan.time_cost / plan.time_bound - 1)
-        rows.append(
-            ("planned time", f"{extra:+.1f}% ({plan.status.value}, planner {plan.planner})")
-        )
+    if plan.one_pass and not unchanged:
+        rows.append(("planned time", _planned_time(plan)))
     if result.verification is not None:
         rows.extend(_verification_rows(result.verification))
     else:
@@ -134,6 +132,16 @@ def _replaced(replaced: Sequence[Replaced]) -> str:
         f"{count} {op_type} ({'exact' if exact else 'rounds differently'})"
         for (op_type, exact), count in kinds.items()
     )
+
+
+def _planned_time(plan: Plan) -> str:
+    """The time with what is known of it, and of which problem."""
+    known = [plan.status.value]
+    if plan.time_cost > plan.time_bound:
+        known.append(f"none below {100 * plan.extra_time_bound:+.1f}%")
+    known.append(f"planner {plan.planner}")
+    scope = f"; the fastest of: {plan.scope}" if plan.scope and plan.extra_time > 0 else ""
+    return f"{100 * plan.extra_time:+.1f}% ({', '.join(known)}{scope})"
 
 
 def _static(plan: StaticPlan) -> str:

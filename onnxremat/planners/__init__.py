@@ -13,8 +13,11 @@ from onnxremat.graph import Graph, Op, Tensor
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Limits, Planner, Problem
 from onnxremat.planners.auto import auto
+from onnxremat.planners.checkmate import checkmate, checkmate_rounding
 from onnxremat.planners.given_order import given_order
+from onnxremat.planners.greedy import greedy
 from onnxremat.planners.local_search import local_search
+from onnxremat.planners.moccasin import moccasin
 from onnxremat.planners.reorder import reorder
 
 
@@ -45,6 +48,30 @@ PLANNERS: Mapping[str, PlannerInfo] = MappingProxyType(
                 local_search,
                 "our own",
                 "new order and recomputation together, by annealing under the real memory rules",
+            ),
+            PlannerInfo(
+                "greedy",
+                greedy,
+                "Kumar 2019, section 4 (XLA)",
+                "one walk over the order; what saves most for its time is recomputed",
+            ),
+            PlannerInfo(
+                "moccasin",
+                moccasin,
+                "Bartan 2023",
+                "retention intervals in CP-SAT: proves the least time or peak for few copies",
+            ),
+            PlannerInfo(
+                "checkmate",
+                checkmate,
+                "Jain 2020",
+                "mixed-integer program over stages (HiGHS), in the given order",
+            ),
+            PlannerInfo(
+                "checkmate_rounding",
+                checkmate_rounding,
+                "Jain 2020, section 5",
+                "its linear relaxation, rounded; may miss the budget, and says so",
             ),
         )
     }

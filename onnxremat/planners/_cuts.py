@@ -23,6 +23,7 @@ from ortools.graph.python import max_flow  # type: ignore[import-untyped]
 from onnxremat.graph import Graph
 from onnxremat.memory import MemoryRules
 from onnxremat.planners._downsets import Facts
+from onnxremat.planners._flat import Ints
 
 _FORCED = 1 << 52
 _LOOKS = 16
@@ -51,9 +52,9 @@ def cut_bound(
     over a network of its ops, tensors and reads: about a millisecond at 1,000 ops.
     """
     facts = Facts(graph, rules)
-    network = _Network(facts)
+    network = Network(facts)
     best = CutBound(0, None, ())
-    for count, v in enumerate(_by_live_bytes(graph, facts, network.beside)[:most_ops]):
+    for count, v in enumerate(by_live_bytes(facts, network.beside)[:most_ops]):
         if count % _LOOKS == 0 and stop():
             break
         nbytes, before = network.around(v)
@@ -62,8 +63,9 @@ def cut_bound(
     return best
 
 
-def _by_live_bytes(graph: Graph, facts: Facts, beside: Sequence[int]) -> list[int]:
+def by_live_bytes(facts: Facts, beside: Sequence[int]) -> list[int]:
     """Ops by what is live when they run in the given order, the most first; then by `beside`."""
+    graph = facts.graph
     left = [len(readers) for readers in graph.readers]
     live = 0
     held = []
@@ -77,7 +79,7 @@ def _by_live_bytes(graph: Graph, facts: Facts, beside: Sequence[int]) -> list[in
     return sorted(range(len(graph.ops)), key=lambda v: (-held[v], -beside[v]))
 
 
-class _Network:
+class Network:
     """The cut network: ops and tensors are nodes, on the source's side if they are in D.
 
     An op draws its producers along. A tensor costs its bytes between its producer and a node of its
@@ -92,19 +94,20 @@ class _Network:
         node = {t: self._ops + i for i, t in enumerate(made)}
         self._source = self._ops + len(made)
         self._sink = self._source + 1
-        self._constant_bytes = facts.constant_bytes
+        self.constant_bytes = facts.constant_bytes
         arcs: list[tuple[int, int, int]] = []
         for v, op in enumerate(graph.ops):
-            arcs += [(v, u, _FORCED) for u in graph.predecessors(v)]
+            arcs += [(v, u, -1) for u in graph.predecessors(v)]
             for t in op.outputs:
                 if t in facts.held or (t in facts.kept[v] and not graph.readers[t]):
-                    arcs.append((v, self._sink, facts.size[t]))
+                    arcs.append((v, self._sink, t))
                 elif graph.readers[t]:
-                    arcs.append((v, node[t], facts.size[t]))
-                    arcs += [(node[t], r, _FORCED) for r in graph.readers[t]]
-        self._tails, self._heads, self._bytes = (
+                    arcs.append((v, node[t], t))
+                    arcs += [(node[t], r, -1) for r in graph.readers[t]]
+        self._tails, self._heads, self._tensor = (
             np.array([arc[i] for arc in arcs], dtype=np.int64) for i in range(3)
         )
+        self._size = np.array(facts.size, dtype=np.int64)
         reached = [0] * self._ops
         for v in range(self._ops):
             for u in graph.predecessors(v):
@@ -119,14 +122,23 @@ class _Network:
 
     def around(self, v: int) -> tuple[int, tuple[int, ...]]:
         """The least bytes held while op v runs, and the ops that have run then."""
+        live, side = self.least(v, self._size)
+        return self.constant_bytes + live + self.beside[v], side
+
+    def least(self, v: int, weights: Ints) -> tuple[int, tuple[int, ...]]:
+        """The least weight of what is live when op v runs, given the weight of each tensor, and the
+        ops that have run then."""
         needed = [u for u in range(v) if self._reached[v] >> u & 1]
+        if not needed:
+            return 0, ()
+        capacity = np.where(self._tensor < 0, _FORCED, weights[self._tensor])
         flow = max_flow.SimpleMaxFlow()
         flow.add_arcs_with_capacity(
             np.concatenate([self._tails, np.full(len(needed), self._source), [v]]).astype(np.int32),
             np.concatenate([self._heads, needed, [self._sink]]).astype(np.int32),
-            np.concatenate([self._bytes, np.full(len(needed) + 1, _FORCED)]).astype(np.int64),
+            np.concatenate([capacity, np.full(len(needed) + 1, _FORCED)]).astype(np.int64),
         )
-        if not needed or flow.solve(self._source, self._sink) != flow.OPTIMAL:
-            return self._constant_bytes + self.beside[v], ()
+        if flow.solve(self._source, self._sink) != flow.OPTIMAL:
+            return 0, ()
         side = sorted(u for u in flow.get_source_side_min_cut() if u < self._ops)
-        return self._constant_bytes + flow.optimal_flow() + self.beside[v], tuple(side)
+        return flow.optimal_flow(), tuple(side)

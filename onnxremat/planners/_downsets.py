@@ -9,10 +9,12 @@ and so do those during the step that adds op v (inputs cannot have been freed, v
 
     step(S, v) = live(S) + outputs of v - what v takes over in place + workspace of v
 
-*Lemma (submodularity).* For downsets S in S' and an op v that both can be extended by,
-live(S' + v) - live(S') <= live(S + v) - live(S) and step(S', v) - live(S') <= step(S, v) - live(S).
-Both differences hold the outputs of v, less inputs whose other readers have all run; with more ops
-run there are more of those. So live is a submodular set function on downsets.
+*Lemma (submodularity).* For downsets S in S' and an op v that both can be extended by, live(S' + v)
+- live(S') <= live(S + v) - live(S) and step(S', v) - live(S') <= step(S, v) - live(S). Both
+differences hold the outputs of v, less inputs whose other readers have all run; with more ops run
+there are more of those. So live is a submodular set function on downsets. What v takes over in
+place is among those inputs too. Pairs are taken greedily in a fixed order, and each joins tensors
+of equal bytes, so that a further input that may go never makes the bytes taken over fewer.
 
 Source of the state space: Ahn et al. 2020 (Serenity), section 3.1; the lemmas are ours.
 
@@ -153,7 +155,9 @@ def units(facts: Facts) -> list[Unit]:
 
     Proof: take an order of units and move u down to w. Between its old and its new place live is
     smaller by the growth of u, which is not negative. At its new place u holds no more than w does
-    right behind it. Everything else is as before. O(rounds x reads).
+    right behind it. An op between the two may lose an input t to take over, of which u is now the
+    last reader; then u does not free t at its old place, so that live was larger there by t and
+    falls by that, too. Everything else is as before. O(rounds x reads).
     """
     graph = facts.graph
     unit_of: dict[int, Unit] = {v: (v,) for v in range(len(graph.ops))}

@@ -71,6 +71,8 @@ def exact_order(
     every few hundred states; `most_states` gives up after so many. Exponential in the width of the
     graph at worst.
     """
+    if below_bytes is not None and from_bytes >= below_bytes:
+        return ExactOrder(None, below_bytes, True, 0)
     search = _Search(graph, rules, stop, most_states)
     threshold = from_bytes
     for goal in search.walk.cuts():

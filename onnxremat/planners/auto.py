@@ -3,13 +3,16 @@
 import time
 from dataclasses import replace
 
-from onnxremat.plan import Limits, Plan, PlanStatus, Problem
-from onnxremat.planners._engine import Clock
+from onnxremat.plan import Limits, Plan, PlanStatus, Problem, make_plan
+from onnxremat.planners._engine import Clock, Score
+from onnxremat.planners._windows import settle
 from onnxremat.planners.given_order import given_order
 from onnxremat.planners.local_search import local_search
 from onnxremat.planners.reorder import reorder
 
 REORDER_SHARE = 0.1
+SEARCH_SHARE = 0.75
+"""Of what is left after reordering; the rest is for proofs, where there are any to be had."""
 
 
 def auto(problem: Problem, limits: Limits) -> Plan:
@@ -17,7 +20,8 @@ def auto(problem: Problem, limits: Limits) -> Plan:
 
     In turn: the lower bound on the peak (above the budget: infeasible at once), the given order,
     an order without recomputation (either one takes the time of one pass, so that meeting the
-    budget is optimal), then `local_search` from what was found, with the rest of the limits.
+    budget is optimal), then `local_search` from what was found and from `greedy`, and at last
+    constraint programming on its plan (`_windows`), which proves small ones and improves others.
     """
     started = time.monotonic()
     plan = given_order(problem, limits)
@@ -32,7 +36,39 @@ def auto(problem: Problem, limits: Limits) -> Plan:
     if proved or not may_copy or clock.over():
         return _named(plan)
     warm = replace(problem, starts=(*problem.starts, plan.schedule))
-    return _named(_better(problem, plan, local_search(warm, _share(limits, clock, 1.0))))
+    share = SEARCH_SHARE if problem.budget_bytes is not None else 1.0
+    plan = _better(problem, plan, local_search(warm, _share(limits, clock, share)))
+    if plan.status is not PlanStatus.FEASIBLE or problem.budget_bytes is None or clock.over():
+        return _named(plan)
+    return _named(_settled(problem, plan, _share(limits, clock, 1.0), clock))
+
+
+def _settled(problem: Problem, plan: Plan, limits: Limits, clock: Clock) -> Plan:
+    """The plan proved or improved by constraint programming.
+
+    Where the order is free, the fastest plan of one order is not called optimal; the scope says
+    what it is the fastest of.
+    """
+    best = Score(plan.schedule, plan.peak_bytes, plan.time_cost)
+    found = settle(problem, best, limits, clock.over, plan.time_bound)
+    if not found.proved and found.best is best:
+        return plan
+    scope = ""
+    if found.proved:
+        given = "given" if problem.fixed_order else "plan's"
+        scope = (
+            f"first executions in the {given} order, between two of them earlier ops in that "
+            f"order, each once, at most {found.copies} executions an op"
+        )
+    return make_plan(
+        problem,
+        found.best.schedule,
+        plan.planner if found.best is best else "windows",
+        peak_bound_bytes=plan.peak_bound_bytes,
+        time_bound=plan.time_bound,
+        proved=found.proved and problem.fixed_order,
+        scope=scope,
+    )
 
 
 def _share(limits: Limits, clock: Clock, share: float) -> Limits:

@@ -80,7 +80,7 @@ def checkmate(problem: Problem, limits: Limits) -> Plan:
         "checkmate",
         peak_bound_bytes=bound,
         proved=proved,
-        scope=_scope(problem),
+        scope=_scope(problem) if proved or solved.infeasible else "",
     )
 
 

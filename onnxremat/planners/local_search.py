@@ -27,6 +27,7 @@ from onnxremat.planners._engine import (
     score,
 )
 from onnxremat.planners._orders import candidate_orders
+from onnxremat.planners._time_bound import least_time_of
 from onnxremat.schedule import Schedule, given_order
 
 ROUND = ((0.3, True), (0.1, True), (1.0, True), (0.1, False))
@@ -43,6 +44,9 @@ FEWEST_ROUNDS = 3
 FEW_MOVES = 100
 """With fewer moves an op than this in a round, nothing is started over."""
 
+BOUND_SHARE = 0.04
+"""The share of the seconds for a lower bound on the time."""
+
 LOWERING = 0.75
 """The share of the limits for lowering the peak; the rest makes that plan faster."""
 
@@ -51,24 +55,31 @@ def local_search(problem: Problem, limits: Limits) -> Plan:
     """A plan that meets the budget in little time, or the smallest peak found.
 
     Without a budget: the smallest peak found, then little time. Starts from `problem.starts`, or
-    else from fast orders. Stops before its limits when the budget is met without recomputation,
-    when the peak reaches its lower bound, and when two rounds in a row improved nothing though
-    the budget is met.
+    else from fast orders. Stops before its limits when the budget is met in the least time that is
+    proved to be needed, when the peak reaches its lower bound, and when two rounds in a row
+    improved nothing though the budget is met.
     """
     started = time.monotonic()
     bound = peak_bound(problem.graph, problem.rules).nbytes
     target = bound if problem.budget_bytes is None else problem.budget_bytes
+    least_time = 0
     if not problem.graph.ops or bound > target:
         best = score(problem, given_order(problem.graph))
     else:
-        best = _search(problem, Clock(limits, started), bound, target)
-    return make_plan(problem, best.schedule, "local_search", peak_bound_bytes=bound)
+        clock = Clock(limits, started)
+        least_time = least_time_of(
+            problem, lambda: clock.over() or clock.seconds() > BOUND_SHARE * limits.seconds
+        )
+        best = _search(problem, clock, bound, target, least_time)
+    return make_plan(
+        problem, best.schedule, "local_search", peak_bound_bytes=bound, time_bound=least_time
+    )
 
 
-def _search(problem: Problem, clock: Clock, bound: int, target: int) -> Score:
+def _search(problem: Problem, clock: Clock, bound: int, target: int, least_time: int) -> Score:
     best = best_of(problem, _starts(problem, clock.limits.seed), clock.started_enough)
     report(clock, best)
-    engine = Engine(problem, best, clock, Cooling())
+    engine = Engine(problem, best, clock, Cooling(), least_time)
     if problem.budget_bytes is None:
         lower_peak(engine, bound, LOWERING)
         target = engine.best.peak_bytes

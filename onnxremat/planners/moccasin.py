@@ -64,7 +64,8 @@ class Solved:
 def moccasin(problem: Problem, limits: Limits) -> Plan:
     """The plan of the least time within the budget; without one, of the smallest peak.
 
-    What is proved holds for the problem in `Plan.scope`.
+    What is proved holds for the problem in `Plan.scope`. That no plan exists is claimed only for
+    problems that limit the executions of an op.
     """
     started = time.monotonic()
     graph, budget = problem.graph, problem.budget_bytes
@@ -91,13 +92,15 @@ def moccasin(problem: Problem, limits: Limits) -> Plan:
         if budget is None
         else best.peak_bytes <= budget and best.time_cost <= solved.time_bound
     )
+    if budget is None or problem.max_copies is not None:
+        bound = min(max(bound, solved.peak_bound_bytes), best.peak_bytes)
     return make_plan(
         problem,
         best.schedule,
         "moccasin",
-        peak_bound_bytes=min(max(bound, solved.peak_bound_bytes), best.peak_bytes),
+        peak_bound_bytes=bound,
         proved=proved,
-        scope=_scope(problem),
+        scope=_scope(problem) if proved or solved.infeasible else "",
     )
 
 

@@ -24,10 +24,11 @@ from onnxremat.runtimes.order import is_constant
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.recipe import OptimizationLevel, Recipe
 from onnxremat.runtimes.wire import Array
-from onnxremat.runtimes.workspace import STATISTICS_EXACT, known_workspace_bytes
+from onnxremat.runtimes.workspace import STATISTICS_EXACT, VARIADIC, known_workspace_bytes
 
 _TOP, _INNER = "onnxremat_top_", "onnxremat_inner_"
 _KERNEL = "_kernel_time"
+_FEW_INPUTS = 3
 _SAME_FOR_SAME_TYPES = frozenset(
     ("AffineGrid", "DFT", "Det", "Dropout", "GridSample", "Resize", "STFT", "Upsample")
 )
@@ -115,8 +116,14 @@ def _with_own_names(model: onnx.ModelProto, message: str) -> str:
 
 
 def _needs_isolation(node: onnx.NodeProto) -> bool:
-    return node.op_type not in STATISTICS_EXACT or any(
-        a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute
+    again = node.op_type in VARIADIC and len(node.input) > _FEW_INPUTS
+    return (
+        again
+        or node.op_type not in STATISTICS_EXACT
+        or any(
+            a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+            for a in node.attribute
+        )
     )
 
 

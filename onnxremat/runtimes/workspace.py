@@ -15,6 +15,11 @@ from onnxremat.importer.values import ValueType
 _INDEX_BYTES = 8
 _FLOAT_BYTES = 4
 
+VARIADIC = frozenset({"Max", "Mean", "Min", "Sum"})
+"""Fold their inputs two by two, each partial result in a new buffer: with more than three inputs
+the statistics add up buffers of which two are held at a time, and none beside the output but
+one."""
+
 STATISTICS_EXACT = frozenset(
     {
         "Abs",

@@ -70,7 +70,7 @@ class StockTarget(Target):
         """A plan that takes longer on purpose is not held against the variants."""
         forecast = self._forecast(plan)
         rewritten = forecast.rewritten
-        longer = plan.time_cost / max(plan.time_bound, 1)
+        longer = 1 + plan.extra_time
         result = self._trial.rewrite(
             rewritten.model,
             LONGEST_TIME_RATIO * longer,

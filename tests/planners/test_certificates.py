@@ -31,7 +31,10 @@ def certify(problem: Problem, plan: Plan) -> None:
     assert plan.peak_bytes == profile(graph, plan.schedule, problem.rules).peak_bytes
     assert plan.time_cost == plan.schedule.cost(graph)
     assert peak_bound(graph, problem.rules).nbytes <= plan.peak_bound_bytes <= plan.peak_bytes
-    assert plan.time_bound == graph.total_cost() <= plan.time_cost
+    assert graph.total_cost() <= plan.time_cost
+    assert graph.total_cost() <= plan.time_bound
+    if plan.meets(budget):
+        assert plan.time_bound <= plan.time_cost
     assert plan.meets(budget) == (budget is None or plan.peak_bytes <= budget)
     assert plan.meets(budget) == (plan.status in {PlanStatus.OPTIMAL, PlanStatus.FEASIBLE})
     if plan.status is PlanStatus.INFEASIBLE:
@@ -94,6 +97,8 @@ def test_optimal_and_infeasible_are_never_wrong(name: str, problem: Problem) -> 
     smallest, fastest = best_known(problem)
     if plan.status is PlanStatus.INFEASIBLE:
         assert fastest is None
+    if fastest is not None:
+        assert plan.time_bound <= fastest
     if plan.status is PlanStatus.OPTIMAL and problem.budget_bytes is None:
         assert plan.peak_bytes <= smallest
     if plan.status is PlanStatus.OPTIMAL and problem.budget_bytes is not None:

@@ -11,9 +11,9 @@ from onnxremat.bounds import peak_bound
 from onnxremat.graph import Graph, Op, Tensor
 from onnxremat.memory import PAPER_RULES, profile
 from onnxremat.plan import Limits, PlanStatus, Problem
-from onnxremat.planners import checkmate as program
-from onnxremat.planners import moccasin as intervals
 from onnxremat.planners.checkmate import checkmate, checkmate_rounding
+from onnxremat.planners.checkmate import solve as solve_program
+from onnxremat.planners.moccasin import solve as solve_intervals
 from onnxremat.schedule import check, given_order
 from tests.graphs import graphs, memory_rules
 from tests.planners.test_moccasin import HARD, best_staged, problems
@@ -25,7 +25,7 @@ LIMITS = Limits(seconds=20)
 @given(problem=problems(6, plain=True), copies=st.integers(1, 3))
 def test_under_the_rules_of_the_paper_it_is_exact(problem: Problem, copies: int) -> None:
     _, fastest = best_staged(problem, copies)
-    solved = program.solve(problem, LIMITS, max_copies=copies)
+    solved = solve_program(problem, LIMITS, max_copies=copies)
     assert solved.proved
     assert solved.infeasible == (fastest is None)
     assert solved.time_cost == fastest
@@ -67,8 +67,8 @@ def test_it_agrees_with_the_retention_intervals(seed: int) -> None:
     peak = profile(graph, given_order(graph), PAPER_RULES).peak_bytes
     low = peak_bound(graph, PAPER_RULES).nbytes
     problem = Problem(graph, PAPER_RULES, (2 * peak + low) // 3, fixed_order=True)
-    here = program.solve(problem, LIMITS, max_copies=2)
-    there = intervals.solve(problem, LIMITS, max_copies=2)
+    here = solve_program(problem, LIMITS, max_copies=2)
+    there = solve_intervals(problem, LIMITS, max_copies=2)
     assert here.proved
     assert there.proved
     assert (here.time_cost, here.infeasible) == (there.time_cost, there.infeasible)
@@ -93,7 +93,7 @@ def test_limits_are_kept() -> None:
         for planner in (checkmate, checkmate_rounding):
             assert planner(HARD, limits).status is PlanStatus.UNKNOWN
     with pytest.raises(ValueError, match="budget"):
-        program.solve(dataclasses.replace(HARD, budget_bytes=None), LIMITS)
+        solve_program(dataclasses.replace(HARD, budget_bytes=None), LIMITS)
 
 
 @settings(max_examples=10, deadline=None)

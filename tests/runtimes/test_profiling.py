@@ -239,6 +239,16 @@ def test_ops_that_the_statistics_do_not_tell_are_measured_alone() -> None:
     assert found.nodes[0].workspace_bytes > 10 * TENSOR_BYTES
 
 
+@pytest.mark.parametrize("op_type", ["Sum", "Max", "Min", "Mean"])
+def test_folding_many_inputs_holds_one_buffer_beside_the_output(op_type: str) -> None:
+    pytest.importorskip("memray", reason="the heap is counted by memray")
+    names = [f"a{i}" for i in range(6)]
+    nodes = [node("Abs", ["x"], [name]) for name in names]
+    graph = model([*nodes, node(op_type, names, ["y"])], [value("x")], ["y"])
+    found = profiled(graph).nodes[len(names)].workspace_bytes
+    assert abs(found - TENSOR_BYTES) < 4000
+
+
 def test_equal_nodes_are_run_alone_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
