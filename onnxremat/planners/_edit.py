@@ -24,6 +24,7 @@ from onnxremat.planners._state import (
     note_taker,
     reading,
     refresh,
+    set_held,
     settle,
     slot_before,
     take_over,
@@ -124,7 +125,7 @@ def insert(graph: FlatGraph, state: State, v: int, q: int) -> int:
     state.run[at.OP, e] = v
     state.run[at.PLACE, e] = p
     state.slot[at.EXECUTION, p] = e
-    state.slot[at.HELD, p] = carried + graph.op[flat.WORKSPACE, v]
+    set_held(state, p, carried + graph.op[flat.WORKSPACE, v])
     touch(state, p, p + 1)
     _link(state, e, v, before, after)
     for k in range(graph.op[flat.OUTPUTS, v + 1] - graph.op[flat.OUTPUTS, v]):
@@ -217,7 +218,6 @@ def remove(graph: FlatGraph, state: State, e: int) -> None:
             state.instance[at.LAST_READ, i] = reader
             state.instance[at.TAKEN, i] = False
     state.slot[at.EXECUTION, p] = at.NONE
-    state.slot[at.HELD, p] = at.EMPTY
     touch(state, p, p + 1)
     state.run[at.FREE, state.total[at.FREE_COUNT]] = e
     state.total[at.FREE_COUNT] += 1
@@ -377,9 +377,8 @@ def _load_held(graph: FlatGraph, state: State) -> None:
     for s in range(slots):
         running += state.slot[at.HELD, s]
         e = state.slot[at.EXECUTION, s]
-        state.slot[at.HELD, s] = (
-            at.EMPTY if e == at.NONE else running + graph.op[flat.WORKSPACE, state.run[at.OP, e]]
-        )
+        if e != at.NONE:
+            set_held(state, s, running + graph.op[flat.WORKSPACE, state.run[at.OP, e]])
 
 
 @kernel

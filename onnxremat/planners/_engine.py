@@ -17,6 +17,10 @@ from onnxremat.schedule import Schedule, ScheduleError, check
 
 NO_LIMIT = 1 << 60
 
+ROOM = 1.6
+"""Slots for each execution: a lifetime is as long as the slots that it spans, so few are faster,
+but an insertion looks for a gap. More are made when a sequence outgrows them."""
+
 STARTS_SHARE = 0.15
 """The share of the seconds after which no more starting points are made."""
 
@@ -173,8 +177,7 @@ class Engine:
         self.problem, self.best, self.clock, self.cooling = problem, start, clock, cooling
         self.flat = flatten(problem.graph, problem.rules)
         ops = len(problem.graph.ops)
-        slots = max(len(start.schedule), ops) * 2 + min(2 * ops, 20_000) + 400
-        self.state = make_state(self.flat, slots)
+        self.state = make_state(self.flat, int(ROOM * max(len(start.schedule), ops)) + 200)
         self.chunk = max(200, 4_000_000 // (ops + 200))
         self.rule = np.array([problem.max_copies or NO_LIMIT, problem.fixed_order], dtype=np.int64)
         self.time_unit = max(problem.graph.total_cost() / max(ops, 1), 1e-9)
@@ -227,6 +230,11 @@ class Engine:
             dial[5] = math.exp(rise * 100 / self.chunk)
             dial[6] = dial[5] ** -cooling.relax
             self._run_chunk(target, steps, best, tally, dial)
+            if ROOM * tally[0] > self.state.slot.shape[1]:
+                self.state = make_state(self.flat, int(ROOM**2 * tally[0]))
+                steps = self._array(Schedule(tuple(steps[: tally[0]].tolist())))
+                best = self._array(self.best.schedule)
+                tally[1] = len(self.best.schedule)
 
     def finished(self, target: int, *, until_met: bool = False) -> bool:
         """Whether the best meets the target, and, unless that is enough, in the least time."""

@@ -4,15 +4,16 @@ Numba passes every array of a named tuple as seven or more separate arguments, s
 arrays compile several times faster than many narrow ones; hence rows with names.
 
 Slots. Executions stand in a row of slots with gaps, so that an insertion moves only the few
-executions up to the next gap. `slot[HELD, s]` is the number of bytes held while the execution in
-slot s runs, and EMPTY in a gap. Lifetimes name executions and not slots, so that moving an
-execution within a gap changes no lifetime.
+executions up to the next gap. `slot[HELD, s]`, with what is ADDED to its block, is the number of
+bytes held while the execution in slot s runs; in a gap it means nothing. Lifetimes name executions
+and not slots, so that moving an execution within a gap changes no lifetime.
 
 Instances. Output k of execution e is instance `e * width + k`. LAST_READ is the last execution
 that reads it (NONE: unread); it is TAKEN if that execution takes over its buffer.
 
 Blocks. Peak and excess (bytes above the target, summed over executions) are kept per block of
-slots and recomputed for touched blocks only.
+slots. A lifetime that spans whole blocks changes each of them by one number, as long as a block
+stays on one side of the target; the others are touched, and looked through at the end of a move.
 """
 
 from typing import NamedTuple
@@ -36,8 +37,10 @@ OP, PLACE, EARLIER, LATER, LISTED, FREE, REPEATED = range(7)
 FIRST, LAST, RUNS = range(3)
 # Rows of State.instance.
 LAST_READ, TAKEN = range(2)
-# Rows of State.block: the fourth is a list of touched blocks.
-BLOCK_PEAK, BLOCK_EXCESS, IS_TOUCHED, TOUCHED = range(4)
+# Rows of State.block: what is to be added to HELD of its slots; the most and the least bytes held,
+# the excess and the number of executions; whether it is to be looked through anew; and, not by
+# block, a list of such.
+ADDED, BLOCK_PEAK, BLOCK_LOW, BLOCK_EXCESS, BLOCK_COUNT, IS_TOUCHED, TOUCHED = range(7)
 # Rows of State.scratch. JOURNAL: what was done, as (execution or NONE, op, execution before).
 # WANTED: what a move asks for, as pairs (REMOVE, execution) or (op, execution to run it before).
 # AFFECTED: (instance, its end before the change). TAKERS: executions that may take over buffers.
@@ -82,7 +85,7 @@ def make_state(graph: FlatGraph, executions: int) -> State:
         _rows(7, slots),
         _rows(3, graph.op.shape[1]),
         _rows(2, slots * graph.width),
-        _rows(4, slots // BLOCK),
+        _rows(7, slots // BLOCK),
         _rows(6, scratch),
         np.zeros(12, dtype=np.int64),
     )

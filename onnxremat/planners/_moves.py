@@ -16,6 +16,7 @@ from onnxremat.planners._flat import FlatGraph, Ints
 from onnxremat.planners._jit import kernel
 from onnxremat.planners._layout import State
 from onnxremat.planners._state import (
+    held_at,
     instance_end,
     is_pinned,
     next_reader,
@@ -58,7 +59,10 @@ def hot_execution(state: State) -> int:
     while state.block[at.BLOCK_EXCESS, b] == 0:
         b = (b + 1) % blocks
     offset = np.random.randint(at.BLOCK)
-    while state.slot[at.HELD, b * at.BLOCK + offset] <= state.total[at.TARGET]:
+    while (
+        state.slot[at.EXECUTION, b * at.BLOCK + offset] == at.NONE
+        or held_at(state, b * at.BLOCK + offset) <= state.total[at.TARGET]
+    ):
         offset = (offset + 1) % at.BLOCK
     return state.slot[at.EXECUTION, b * at.BLOCK + offset]
 

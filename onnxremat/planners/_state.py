@@ -18,10 +18,10 @@ def clear(state: State) -> None:
     """Forget all executions."""
     slots = state.slot.shape[1]
     state.slot[at.EXECUTION, :] = at.NONE
-    state.slot[at.HELD, :] = at.EMPTY
+    state.slot[at.HELD, :] = 0
+    state.block[:, :] = 0
     state.block[at.BLOCK_PEAK, :] = at.EMPTY
-    state.block[at.BLOCK_EXCESS, :] = 0
-    state.block[at.IS_TOUCHED, :] = False
+    state.block[at.BLOCK_LOW, :] = -at.EMPTY
     state.op[at.FIRST, :] = at.NONE
     state.op[at.LAST, :] = at.NONE
     state.op[at.RUNS, :] = 0
@@ -105,6 +105,18 @@ def is_dead(graph: FlatGraph, state: State, e: int) -> bool:
 
 
 @kernel
+def held_at(state: State, slot: int) -> int:
+    """Bytes held while the execution in a slot runs."""
+    return state.slot[at.HELD, slot] + state.block[at.ADDED, slot // at.BLOCK]
+
+
+@kernel
+def set_held(state: State, slot: int, nbytes: int) -> None:
+    """Note what is held while the execution in a slot runs."""
+    state.slot[at.HELD, slot] = nbytes - state.block[at.ADDED, slot // at.BLOCK]
+
+
+@kernel
 def touch(state: State, start: int, end: int) -> None:
     """Note that `held` changed in slots start <= s < end."""
     for b in range(start // at.BLOCK, (end - 1) // at.BLOCK + 1):
@@ -121,15 +133,23 @@ def refresh(state: State) -> None:
     for j in range(state.total[at.TOUCHED_COUNT]):
         b = state.block[at.TOUCHED, j]
         state.block[at.IS_TOUCHED, b] = False
+        added = state.block[at.ADDED, b]
         peak = at.EMPTY
+        low = -at.EMPTY
         excess = 0
+        count = 0
         for s in range(b * at.BLOCK, (b + 1) * at.BLOCK):
-            x = state.slot[at.HELD, s]
-            peak = max(peak, x)
-            excess += max(x - target, 0)
+            if state.slot[at.EXECUTION, s] != at.NONE:
+                x = state.slot[at.HELD, s] + added
+                peak = max(peak, x)
+                low = min(low, x)
+                excess += max(x - target, 0)
+                count += 1
         state.total[at.EXCESS] += excess - state.block[at.BLOCK_EXCESS, b]
         state.block[at.BLOCK_EXCESS, b] = excess
         state.block[at.BLOCK_PEAK, b] = peak
+        state.block[at.BLOCK_LOW, b] = low
+        state.block[at.BLOCK_COUNT, b] = count
     state.total[at.TOUCHED_COUNT] = 0
     peak = at.EMPTY
     for b in range(state.block.shape[1]):
@@ -160,9 +180,8 @@ def _shift(state: State, source: int, target: int) -> None:
     e = state.slot[at.EXECUTION, source]
     state.slot[at.EXECUTION, target] = e
     state.run[at.PLACE, e] = target
-    state.slot[at.HELD, target] = state.slot[at.HELD, source]
+    set_held(state, target, held_at(state, source))
     state.slot[at.EXECUTION, source] = at.NONE
-    state.slot[at.HELD, source] = at.EMPTY
 
 
 @kernel
@@ -196,7 +215,7 @@ def carried_past(graph: FlatGraph, state: State, q: int) -> int:
     if q == at.NONE:
         return graph.constant_bytes
     v = state.run[at.OP, q]
-    carried = state.slot[at.HELD, state.run[at.PLACE, q]] - graph.op[flat.WORKSPACE, v]
+    carried = held_at(state, state.run[at.PLACE, q]) - graph.op[flat.WORKSPACE, v]
     for j in range(graph.op[flat.INPUTS, v], graph.op[flat.INPUTS, v + 1]):
         t = graph.input[j]
         producer = graph.tensor[flat.PRODUCER, t]
@@ -280,9 +299,39 @@ def take_over(graph: FlatGraph, state: State, x: int) -> None:
 
 @kernel
 def change_held(state: State, start: int, end: int, nbytes: int) -> None:
-    for s in range(start, end):
-        state.slot[at.HELD, s] += nbytes
-    touch(state, start, end)
+    """Hold so many bytes more in slots start <= s < end."""
+    s = start
+    while s < end:
+        b = s // at.BLOCK
+        stop = (b + 1) * at.BLOCK
+        if s == b * at.BLOCK and stop <= end:
+            _change_block(state, b, nbytes)
+        else:
+            stop = min(stop, end)
+            for i in range(s, stop):
+                state.slot[at.HELD, i] += nbytes
+            touch(state, s, stop)
+        s = stop
+
+
+@kernel
+def _change_block(state: State, b: int, nbytes: int) -> None:
+    state.block[at.ADDED, b] += nbytes
+    if state.block[at.IS_TOUCHED, b] or state.block[at.BLOCK_COUNT, b] == 0:
+        return
+    target = state.total[at.TARGET]
+    peak, low = state.block[at.BLOCK_PEAK, b], state.block[at.BLOCK_LOW, b]
+    if max(peak, peak + nbytes) <= target:
+        change = 0
+    elif min(low, low + nbytes) >= target:
+        change = nbytes * state.block[at.BLOCK_COUNT, b]
+    else:
+        touch(state, b * at.BLOCK, b * at.BLOCK + 1)
+        return
+    state.block[at.BLOCK_PEAK, b] = peak + nbytes
+    state.block[at.BLOCK_LOW, b] = low + nbytes
+    state.block[at.BLOCK_EXCESS, b] += change
+    state.total[at.EXCESS] += change
 
 
 @kernel

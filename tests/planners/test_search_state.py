@@ -107,7 +107,8 @@ def compare(graph: Graph, rules: MemoryRules, state: State) -> None:
     """Everything the state keeps up to date, against the simulator."""
     steps = steps_of(state)
     expected = profile(graph, Schedule(tuple(steps)), rules)
-    held = state.slot[at.HELD][state.slot[at.EXECUTION] != at.NONE]
+    held = state.slot[at.HELD] + np.repeat(state.block[at.ADDED], at.BLOCK)
+    held = held[state.slot[at.EXECUTION] != at.NONE]
     assert tuple(held.tolist()) == expected.live_bytes
     total = state.total
     assert total[at.PEAK] == expected.peak_bytes
