@@ -1,0 +1,157 @@
+"""TWRemat: recomputation along a tree decomposition, with proved bounds on memory and time.
+
+Source: Kumar et al. 2019, "Efficient Rematerialization for Deep Networks", sections 3 and 4.3. For
+n ops of unit size, a decomposition of width k takes memory of O(k log n) and a schedule of
+O(k n^log(k + 2)) steps. `_decomposition` cuts the graph, `_recursion` makes the schedules.
+
+The recursion limit k of TWRemat(k) trades memory for time. The planner tries limits from all bags
+(nothing is repeated) down to 1, with and without computing outputs early, and takes the best.
+`local_search` spends the rest of the seconds on that plan: the paper's weakness is time, and the
+recursion knows neither sizes nor in-place ops.
+
+Deviations are listed in `_recursion`. Schedules of more than LONGEST passes are given up, which the
+plan's scope says.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from onnxremat.bounds import peak_bound
+from onnxremat.plan import Limits, Plan, PlanStatus, Problem, make_plan
+from onnxremat.planners._decomposition import (
+    Separators,
+    dependency_edges,
+    separators,
+    tree_decomposition,
+)
+from onnxremat.planners._engine import Clock, Score, admissible, best_of, report, score
+from onnxremat.planners._recursion import tree_schedule
+from onnxremat.planners.local_search import local_search
+from onnxremat.schedule import given_order, without_unread
+
+LONGEST = 40
+"""Schedules of more steps than this many times the ops are given up."""
+
+SWEEP_SHARE = 0.5
+"""The share of the seconds for trying recursion limits; the rest is for polishing."""
+
+
+def twremat(problem: Problem, limits: Limits) -> Plan:
+    """The best plan of TWRemat(k) over several k, polished by `local_search`.
+
+    With a budget: the least time that meets it. Without one: the smallest peak. Limited iterations
+    are moves of the polishing; with none, it is left out.
+    """
+    started = time.monotonic()
+    bound = peak_bound(problem.graph, problem.rules).nbytes
+    starts = (s for s in problem.starts if admissible(problem, s))
+    best = best_of(problem, (given_order(problem.graph), *starts))
+    if problem.budget_bytes is not None and bound > problem.budget_bytes:
+        return make_plan(problem, best.schedule, "twremat", peak_bound_bytes=bound)
+    clock = Clock(limits, started)
+    scope = ""
+    if problem.fixed_order:
+        scope = "the given order kept: TWRemat makes its own, so only the polishing applies"
+    elif problem.graph.ops:
+        best, scope = _swept(problem, clock, best)
+    return polished(problem, clock, best, "twremat", bound, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """TWRemat(k) of a problem; `found` is None if the schedule was given up as too long."""
+
+    k: int
+    early: bool
+    steps: int
+    found: Score | None
+
+
+def recursion_limits(bags: int) -> list[int]:
+    """The k that are tried for a number of bags: from above it, where nothing is repeated, down to
+    1 by halves and three quarters of powers of two."""
+    limits = {1}
+    power = 4
+    while power <= bags:
+        limits |= {power, power + power // 2}
+        power *= 2
+    return sorted((k for k in limits if k <= bags), reverse=True)
+
+
+def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tried]:
+    """TWRemat(k) for several k, largest first; unread repetitions removed.
+
+    Ends when that share of the seconds is used, or at a stop. `steps` are those before the removal.
+    """
+    graph = problem.graph
+    parts = graph_separators(problem, clock.limits.seed)
+    bags = max((parts.pieces[root].bags for root in parts.roots), default=0)
+    most = LONGEST * len(graph.ops)
+
+    def over() -> bool:
+        stop = clock.limits.stop
+        late = clock.seconds() > share * clock.limits.seconds
+        return late or (stop is not None and stop())
+
+    for early in (True, False):
+        for k in recursion_limits(bags):
+            if over():
+                return
+            made = tree_schedule(
+                graph,
+                parts,
+                k,
+                early=early,
+                max_copies=problem.max_copies,
+                most_steps=most,
+                stop=over,
+            )
+            if made is None:
+                if over():
+                    return
+                yield Tried(k, early, most, None)
+                break
+            yield Tried(k, early, len(made), score(problem, without_unread(graph, made)))
+
+
+def graph_separators(problem: Problem, seed: int) -> Separators:
+    """The separators of a minimum fill-in decomposition of the problem's graph."""
+    graph = problem.graph
+    count = len(graph.ops)
+    return separators(count, tree_decomposition(count, dependency_edges(graph), seed=seed))
+
+
+def _swept(problem: Problem, clock: Clock, best: Score) -> tuple[Score, str]:
+    """The best of a start and the sweep, and what was left out, in words."""
+    scope = []
+    for tried in sweep(problem, clock, share=SWEEP_SHARE):
+        if tried.found is None:
+            early = "with" if tried.early else "without"
+            scope.append(
+                f"TWRemat({tried.k}) and below, {early} early outputs: "
+                f"more than {LONGEST} times the ops"
+            )
+        elif tried.found.better_than(best, problem.budget_bytes):
+            best = tried.found
+            report(clock, best)
+    return best, "left out: " + "; ".join(scope) if scope else ""
+
+
+def polished(
+    problem: Problem, clock: Clock, best: Score, planner: str, bound: int, scope: str
+) -> Plan:
+    """The plan of a schedule after `local_search` from it, within what is left of the limits."""
+    plan = make_plan(problem, best.schedule, planner, peak_bound_bytes=bound, scope=scope)
+    if clock.over() or plan.status is PlanStatus.OPTIMAL or not problem.graph.ops:
+        return plan
+    limits = replace(clock.limits, seconds=clock.left())
+    improved = local_search(replace(problem, starts=(best.schedule,)), limits)
+    return make_plan(
+        problem,
+        best_of(problem, (best.schedule, improved.schedule)).schedule,
+        planner,
+        peak_bound_bytes=improved.peak_bound_bytes,
+        time_bound=improved.time_bound,
+        scope=scope,
+    )
