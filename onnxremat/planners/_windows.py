@@ -7,6 +7,7 @@ one most recomputations stay as they are and those of a window of consecutive op
 neighbourhood search, Shaw 1998); windows follow one another, each half a window further on.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,9 @@ WINDOW = 60
 
 WINDOW_SECONDS = 4.0
 
+MODEL_SECONDS = 0.004
+"""The time to state the model, for each op; with iterations limited none is asked for."""
+
 
 @dataclass(frozen=True)
 class Settled:
@@ -40,7 +44,11 @@ class Settled:
 def settle(
     problem: Problem, best: Score, limits: Limits, over: Callable[[], bool], least_time: int
 ) -> Settled:
-    """Prove or improve a plan that meets the budget, until the limits or `over()` say stop."""
+    """Prove or improve a plan that meets the budget, until the limits or `over()` say stop.
+
+    Nothing is begun for which the seconds do not suffice.
+    """
+    started = time.monotonic()
     copies = max(COPIES, *(best.schedule.steps.count(v) for v in best.schedule.steps))
     if problem.max_copies is not None:
         copies = min(copies, problem.max_copies)
@@ -55,9 +63,13 @@ def settle(
     inner = replace(problem, graph=graph, fixed_order=True, max_copies=copies, starts=())
     whole = len(order) <= WHOLE
     begin, idle = 0, 0
+    needed = MODEL_SECONDS * len(order) if limits.iterations is None else 0.0
     while not over() and best.time_cost > least_time:
+        if limits.seconds - (time.monotonic() - started) < needed:
+            break
         window = None if whole else range(begin, min(begin + WINDOW, len(order)))
-        seconds = limits.seconds if whole else min(WINDOW_SECONDS, limits.seconds)
+        left = limits.seconds - (time.monotonic() - started) - needed
+        seconds = left if whole else min(WINDOW_SECONDS, left)
         solved = solve(
             inner,
             replace(limits, seconds=seconds, stop=over, on_progress=None),

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from onnxremat.plan import Limits, Plan, PlanStatus, Problem, make_plan
 from onnxremat.planners._engine import Clock, Score
-from onnxremat.planners._windows import settle
+from onnxremat.planners._windows import WHOLE, settle
 from onnxremat.planners.given_order import given_order
 from onnxremat.planners.local_search import local_search
 from onnxremat.planners.reorder import reorder
 
-REORDER_SHARE = 0.1
-SEARCH_SHARE = 0.75
-"""Of what is left after reordering; the rest is for proofs, where there are any to be had."""
+REORDER_SHARE = 0.15
+SEARCH_SHARE, SEARCH_SHARE_LARGE = 0.75, 0.92
+"""Of what is left after reordering; the rest is for proofs, which larger graphs seldom get."""
 
 
 def auto(problem: Problem, limits: Limits) -> Plan:
@@ -36,7 +36,8 @@ def auto(problem: Problem, limits: Limits) -> Plan:
     if proved or not may_copy or clock.over():
         return _named(plan)
     warm = replace(problem, starts=(*problem.starts, plan.schedule))
-    share = SEARCH_SHARE if problem.budget_bytes is not None else 1.0
+    share = SEARCH_SHARE if len(problem.graph.ops) <= WHOLE else SEARCH_SHARE_LARGE
+    share = share if problem.budget_bytes is not None else 1.0
     plan = _better(problem, plan, local_search(warm, _share(limits, clock, share)))
     if plan.status is not PlanStatus.FEASIBLE or problem.budget_bytes is None or clock.over():
         return _named(plan)
