@@ -1,14 +1,15 @@
 """From the stages of a training graph to the chain model, and from sequences to schedules."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 
+from onnxremat.bounds import peak_bound
 from onnxremat.memory import MemoryRules
-from onnxremat.plan import Limits, Problem, Progress
+from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
 from onnxremat.planners._chain import Chain, Kind, Operation
 from onnxremat.planners._engine import Score, admissible, score
 from onnxremat.schedule import Schedule, given_order, without_unread
-from onnxremat.training import Stages
+from onnxremat.training import NotTrainingError, Stages, TrainingSplit, cut, split_training
 
 
 def chain_of_stages(stages: Stages, rules: MemoryRules) -> Chain:
@@ -97,17 +98,36 @@ def schedule_of(stages: Stages, sequence: Sequence[Operation], most: int | None)
     """The real ops of a sequence, run at most `most` times each (None: no limit).
 
     What a sequence stores needs no telling: a value lives until the last reader before its op
-    runs again. Ops that must not run again, or no more, run the times they may, and their values
-    stay. Repetitions that nobody reads are left out.
+    runs again.
     """
+    runs = (
+        stages.backward[i] if kind is Kind.BACKWARD else stages.forward[i] for kind, i in sequence
+    )
+    return _schedule(stages, runs, most)
+
+
+def canonical_schedule(stages: Stages, cached: Set[int], most: int | None) -> Schedule:
+    """All stages forward; then, from the last, each again but for the `cached` ops (the last one
+    not at all), and its backward (the canonical strategy of Kusumoto et al. 2019, section 3)."""
+    runs: list[Sequence[int]] = list(stages.forward)
+    for i in reversed(range(len(stages.forward))):
+        if i < len(stages.forward) - 1:
+            runs.append([v for v in stages.forward[i] if v not in cached])
+        runs.append(stages.backward[i])
+    return _schedule(stages, runs, most)
+
+
+def _schedule(stages: Stages, runs: Iterable[Sequence[int]], most: int | None) -> Schedule:
+    """Ops that must not run again, or no more, run the times they may, and their values stay.
+    Repetitions that nobody reads are left out."""
     graph = stages.split.graph
-    runs = [0] * len(graph.ops)
+    times = [0] * len(graph.ops)
     steps: list[int] = []
-    for kind, i in sequence:
-        for v in stages.backward[i] if kind is Kind.BACKWARD else stages.forward[i]:
+    for ops in runs:
+        for v in ops:
             limit = most if graph.ops[v].recomputable else 1
-            if limit is None or runs[v] < limit:
-                runs[v] += 1
+            if limit is None or times[v] < limit:
+                times[v] += 1
                 steps.append(v)
     return without_unread(graph, Schedule(tuple(steps)))
 
@@ -156,3 +176,54 @@ class Chooser:
         """Whether a budget is asked for and met."""
         budget = self.problem.budget_bytes
         return found is not None and budget is not None and found.peak_bytes <= budget
+
+
+Search = Callable[[TrainingSplit, Chooser], str]
+"""Shows schedules of a training graph to a chooser; returns in words what was searched."""
+
+
+def plan_training(problem: Problem, limits: Limits, planner: str, search: Search) -> Plan:
+    """The best schedule that `search` shows. A graph that is no training graph keeps its order (or
+    gets the best of `problem.starts`), and so does one of which nothing may be recomputed;
+    `Plan.scope` says why."""
+    started = time.monotonic()
+    bound = peak_bound(problem.graph, problem.rules).nbytes
+    chooser = Chooser(problem, limits, started)
+    if problem.max_copies == 1:
+        scope = "the given order: nothing may be recomputed"
+    else:
+        try:
+            scope = search(split_training(problem.graph), chooser)
+        except NotTrainingError as error:
+            scope = f"the given order, as this is no training graph: {error}"
+    best = chooser.best.schedule
+    return make_plan(problem, best, planner, peak_bound_bytes=bound, scope=scope)
+
+
+def halving(count: int) -> list[int]:
+    """0 to count - 1: the ends, then the middle of each gap left, the widest first."""
+    order = [count - 1, 0] if count > 1 else list(range(count))
+    gaps = [(0, count - 1)]
+    while gaps:
+        wider = []
+        for low, high in gaps:
+            middle = (low + high) // 2
+            if low < middle < high:
+                order.append(middle)
+                wider += [(low, middle), (middle, high)]
+        gaps = wider
+    return order
+
+
+def chains(split: TrainingSplit, chooser: Chooser, most: int) -> list[Stages]:
+    """The forward as a chain cut at articulation points, and as one cut anywhere if that has more
+    stages."""
+    order = split.forward if chooser.problem.fixed_order else None
+    strict, free = (cut(split, order, most=most, bundles=bundles) for bundles in (False, True))
+    return [strict, free] if len(free.forward) > len(strict.forward) else [strict]
+
+
+def described(stages: Sequence[Stages]) -> str:
+    """Chains in words: how many stages, and what could not be made a chain."""
+    counts = " and ".join(str(len(one.forward)) for one in stages)
+    return "; ".join((f"chains of {counts} stages", *stages[0].notes[:2]))

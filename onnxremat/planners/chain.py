@@ -11,17 +11,23 @@ all limits, from one table, become schedules of the real ops, and the one whose 
 budget in the least time is taken (without a budget: the one of the smallest real peak).
 """
 
-import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from onnxremat.bounds import peak_bound
-from onnxremat.plan import Limits, Plan, Problem, make_plan
+from onnxremat.plan import Limits, Plan, Problem
 from onnxremat.planners._chain import Chain, Kind, Operation, Operations, simulate
 from onnxremat.planners._chain_dp import SLOTS, FloatingTable, PersistentTable
-from onnxremat.planners._stages import Chooser, chain_of_stages, schedule_of
-from onnxremat.training import NotTrainingError, Stages, cut, split_training
+from onnxremat.planners._stages import (
+    Chooser,
+    chain_of_stages,
+    chains,
+    described,
+    halving,
+    plan_training,
+    schedule_of,
+)
+from onnxremat.training import Stages, TrainingSplit
 
 MOST_STAGES = 200
 """Longer chains are merged to it: a table of 200 stages and 500 slots takes a second."""
@@ -38,33 +44,15 @@ def chain(problem: Problem, limits: Limits) -> Plan:
     the chain is and which part of the forward is none. An iteration is one schedule measured.
     O(stages ** 3 * slots), and O(steps + reads) for each schedule measured.
     """
-    started = time.monotonic()
-    bound = peak_bound(problem.graph, problem.rules).nbytes
-    chooser = Chooser(problem, limits, started)
-    try:
-        scope = _search(problem, chooser)
-    except NotTrainingError as error:
-        scope = f"the given order, as this is no training graph: {error}"
-    best = chooser.best.schedule
-    return make_plan(problem, best, "chain", peak_bound_bytes=bound, scope=scope)
+    return plan_training(problem, limits, "chain", _search)
 
 
-def _search(problem: Problem, chooser: Chooser) -> str:
-    split = split_training(problem.graph)
-    if problem.max_copies == 1 or not split.forward:
-        return "the given order: nothing may be recomputed"
-    order = split.forward if problem.fixed_order else None
-    told: list[tuple[int, tuple[str, ...]]] = []
-    for bundles in (False, True):
-        stages = cut(split, order, most=MOST_STAGES, bundles=bundles)
-        if bundles and len(stages.forward) == told[0][0]:
-            continue
-        told.append((len(stages.forward), stages.notes))
-        for sequences in _families(chain_of_stages(stages, problem.rules), chooser):
+def _search(split: TrainingSplit, chooser: Chooser) -> str:
+    found = chains(split, chooser, MOST_STAGES)
+    for stages in found:
+        for sequences in _families(chain_of_stages(stages, chooser.problem.rules), chooser):
             _try_all(chooser, stages, sequences)
-    counts = " and ".join(str(count) for count, _ in told)
-    notes = "; ".join(told[0][1][:2])
-    return f"chains of {counts} stages" + (f"; {notes}" if notes else "")
+    return described(found)
 
 
 def _families(chain: Chain, chooser: Chooser) -> Iterator["_Sequences"]:
@@ -113,18 +101,3 @@ def _try_all(chooser: Chooser, stages: Stages, sequences: Sequence[Operations]) 
         found = chooser.show(schedule_of(stages, sequences[index], most))
         if chooser.meets(found):
             slowest = index
-
-
-def halving(count: int) -> list[int]:
-    """0 to count - 1: the ends, then the middle of each gap left, the widest first."""
-    order = [count - 1, 0] if count > 1 else list(range(count))
-    gaps = [(0, count - 1)]
-    while gaps:
-        wider = []
-        for low, high in gaps:
-            middle = (low + high) // 2
-            if low < middle < high:
-                order.append(middle)
-                wider += [(low, middle), (middle, high)]
-        gaps = wider
-    return order

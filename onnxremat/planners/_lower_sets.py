@@ -1,0 +1,316 @@
+"""Canonical strategies over lower sets of a forward graph: exact and approximate search.
+
+Source: Kusumoto, Inoue, Watanabe, Akiba, Koyama 2019, "A graph theoretic framework of recomputation
+algorithms for memory-efficient backpropagation". This module works on the forward graph alone, as
+the paper does: node v has a size M_v, a time T_v and predecessors. A *lower set* is closed under
+predecessors; its *boundary* are its nodes that have a successor outside. A sequence of lower sets
+L_1 < ... < L_k = V is a strategy: of each segment V_i = L_i - L_(i-1) only the boundary of L_i is
+kept, and what is gone is recomputed once, before the backward of V_i.
+
+What a backward step reads, as in equation 2: the gradient of node v needs the gradients and values
+of its successors, and the other values that those were made of (outputs and inputs).
+
+Sets are bit masks: bit v of an int is node v. Deviation: times are rounded to at most TIME_UNITS
+units in all; below that they are exact.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+TIME_UNITS = 4096
+
+MOST_SETS = 40_000
+"""Lower sets looked at by the exact search at most: it takes their number squared in steps."""
+
+NO_CACHE = 1 << 62
+
+FIRST_ENTRIES = 1 << 16
+
+
+@dataclass(frozen=True)
+class ForwardGraph:
+    """Nodes in a topological order: sizes (bytes), times, and predecessors as indices.
+
+    Raises ValueError if a node has a negative size or time, or a predecessor behind it.
+    """
+
+    sizes: tuple[int, ...]
+    times: tuple[int, ...]
+    predecessors: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.sizes) == len(self.times) == len(self.predecessors):
+            raise ValueError("a node needs a size, a time and its predecessors")
+        if min((*self.sizes, *self.times), default=0) < 0:
+            raise ValueError("a size or time is negative")
+        if any(u >= v or u < 0 for v, made in enumerate(self.predecessors) for u in made):
+            raise ValueError("a node reads one that does not come before it")
+
+    @cached_property
+    def before(self) -> tuple[int, ...]:
+        """The predecessors of each node, as a set."""
+        return tuple(sum(1 << u for u in set(made)) for made in self.predecessors)
+
+    @cached_property
+    def after(self) -> tuple[int, ...]:
+        """The successors of each node, as a set."""
+        result = [0] * len(self.sizes)
+        for v, made in enumerate(self.predecessors):
+            for u in made:
+                result[u] |= 1 << v
+        return tuple(result)
+
+    @property
+    def everything(self) -> int:
+        """V."""
+        return (1 << len(self.sizes)) - 1
+
+    def size(self, nodes: int) -> int:
+        """M of a set."""
+        return sum(self.sizes[v] for v in members(nodes))
+
+    def time(self, nodes: int) -> int:
+        """T of a set."""
+        return sum(self.times[v] for v in members(nodes))
+
+    def boundary(self, lower: int) -> int:
+        """The nodes of a lower set that have a successor outside."""
+        return sum(1 << v for v in members(lower) if self.after[v] & ~lower)
+
+    def beside(self, lower: int) -> int:
+        """The size of what the backward below a lower set needs from above: terms (iii) and (iv)
+        of equation 2, the gradients of successors and the other values that those read."""
+        above = 0
+        for v in members(lower):
+            above |= self.after[v]
+        above &= ~lower
+        read = 0
+        for w in members(above):
+            read |= self.before[w]
+        return self.size(above) + self.size(read & ~lower)
+
+
+def members(nodes: int) -> list[int]:
+    """The nodes of a set, ascending. O(nodes in it)."""
+    result = []
+    while nodes:
+        low = nodes & -nodes
+        result.append(low.bit_length() - 1)
+        nodes ^= low
+    return result
+
+
+def equation_2(graph: ForwardGraph, sequence: Sequence[int]) -> int:
+    """The peak of a strategy, by equation 2. O(length * nodes)."""
+    peak = cached = lower = 0
+    for following in sequence:
+        segment = following & ~lower
+        held = graph.size(cached) + 2 * graph.size(segment) + graph.beside(following)
+        peak = max(peak, held)
+        cached |= graph.boundary(following)
+        lower = following
+    return peak
+
+
+def equation_1(graph: ForwardGraph, sequence: Sequence[int]) -> int:
+    """The time of recomputation of a strategy, by equation 1: the last segment counts, too."""
+    lower, overhead = 0, 0
+    for following in sequence:
+        overhead += graph.time(following & ~lower & ~graph.boundary(following))
+        lower = following
+    return overhead
+
+
+def all_lower_sets(graph: ForwardGraph, most: int = MOST_SETS) -> list[int] | None:
+    """Every lower set but the empty one, or None if there are more than `most`."""
+    found = {0}
+    todo = [0]
+    nodes = range(len(graph.sizes))
+    while todo:
+        lower = todo.pop()
+        for v in nodes:
+            if not lower >> v & 1 and not graph.before[v] & ~lower:
+                larger = lower | 1 << v
+                if larger not in found:
+                    if len(found) > most:
+                        return None
+                    found.add(larger)
+                    todo.append(larger)
+    found.discard(0)
+    return list(found)
+
+
+def reachability_family(graph: ForwardGraph) -> list[int]:
+    """For each node, itself and all it depends on; and V (section 4.3)."""
+    below: list[int] = []
+    for v, made in enumerate(graph.predecessors):
+        own = 1 << v
+        for u in made:
+            own |= below[u]
+        below.append(own)
+    return list({*below, graph.everything} - {0})
+
+
+Ints = npt.NDArray[np.int64]
+
+
+class _Arrays(NamedTuple):
+    """A family as the kernels read it: see `_lower_set_kernels`."""
+
+    bits: npt.NDArray[np.uint64]
+    mass: Ints
+    span: Ints
+    beside: Ints
+    rim_start: Ints
+    rim: Ints
+    sizes: Ints
+    times: Ints
+
+    def only(self, chosen: npt.NDArray[np.bool_]) -> "_Arrays":
+        """Some of the sets."""
+        lengths = np.diff(self.rim_start)
+        return self._replace(
+            bits=self.bits[chosen],
+            mass=self.mass[chosen],
+            span=self.span[chosen],
+            beside=self.beside[chosen],
+            rim_start=np.concatenate(([0], np.cumsum(lengths[chosen]))),
+            rim=self.rim[np.repeat(chosen, lengths)],
+        )
+
+
+class Family:
+    """A family of lower sets that holds V, ready for the dynamic programs.
+
+    O(sets * (nodes + edges)) to make.
+    """
+
+    def __init__(self, graph: ForwardGraph, sets: Iterable[int]) -> None:
+        self.graph = graph
+        self.sets = [0, *sets]
+        if graph.everything not in self.sets[1:]:
+            raise ValueError("the family lacks the set of all nodes")
+        self.unit = max(1, -(-sum(graph.times) // TIME_UNITS))
+        times = np.array([round(time / self.unit) for time in graph.times], dtype=np.int64)
+        self.time_units = int(times.sum())
+        sizes = np.array(graph.sizes, dtype=np.int64)
+        inside = self._inside()
+        mass = inside @ sizes
+        order = np.lexsort((inside.sum(axis=1), mass))
+        self.sets = [self.sets[i] for i in order]
+        inside, mass = inside[order], mass[order]
+        rims, above, read = (np.zeros_like(inside) for _ in range(3))
+        for v, made in enumerate(graph.predecessors):
+            for u in made:
+                rims[:, u] |= inside[:, u] & ~inside[:, v]
+                above[:, v] |= inside[:, u] & ~inside[:, v]
+        for v, made in enumerate(graph.predecessors):
+            for u in made:
+                read[:, u] |= above[:, v] & ~inside[:, u]
+        self.arrays = _Arrays(
+            self._bits(inside),
+            mass,
+            inside @ times,
+            above @ sizes + read @ sizes,
+            np.concatenate(([0], np.cumsum(rims.sum(axis=1)))).astype(np.int64),
+            np.nonzero(rims)[1].astype(np.int64),
+            sizes,
+            times,
+        )
+
+    def _inside(self) -> npt.NDArray[np.bool_]:
+        """[i, v]: whether node v is in set i."""
+        count = len(self.graph.sizes)
+        nbytes = max(1, -(-count // 8))
+        raw = b"".join(lower.to_bytes(nbytes, "little") for lower in self.sets)
+        rows = np.frombuffer(raw, dtype=np.uint8).reshape(len(self.sets), nbytes)
+        return np.unpackbits(rows, axis=1, count=count, bitorder="little").astype(np.bool_)
+
+    @staticmethod
+    def _bits(inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
+        width = max(1, -(-inside.shape[1] // 64)) * 64
+        wide = np.zeros((inside.shape[0], width), dtype=np.bool_)
+        wide[:, : inside.shape[1]] = inside
+        return np.packbits(wide, axis=1, bitorder="little").view(np.uint64)
+
+    def least_cache(self, budget: int) -> tuple[list[int] | None, int]:
+        """A strategy within a budget by equation 2, or None; and the next larger budget that can
+        make a difference. O(sets ** 2) at most."""
+        cache, origin, following = self._least_cache(budget)
+        last = len(self.sets) - 1
+        if cache[last] >= NO_CACHE:
+            return None, following
+        sequence = []
+        while last > 0:
+            sequence.append(self.sets[last])
+            last = int(origin[last])
+        return sequence[::-1], following
+
+    def _least_cache(self, budget: int) -> tuple[Ints, Ints, int]:
+        from onnxremat.planners import _lower_set_kernels
+
+        cache, origin = (np.zeros(len(self.sets), dtype=np.int64) for _ in range(2))
+        following = _lower_set_kernels.least_cache(*self.arrays, budget, cache, origin)
+        return cache, origin, int(following)
+
+    def smallest_budget(self, known: list[int] | None = None) -> tuple[int, list[int]]:
+        """The least budget for which there is a strategy, and one for it: by bisection, which
+        first tries whether anything is better than a `known` strategy."""
+        best = [self.graph.everything] if known is None else known
+        low, high = 0, equation_2(self.graph, best)
+        attempt = (low + high) // 2 if known is None else high - 1
+        while low < high:
+            sequence, following = self.least_cache(attempt)
+            if sequence is None:
+                low = min(max(attempt + 1, following), high)
+            else:
+                best, high = sequence, equation_2(self.graph, sequence)
+            attempt = (low + high) // 2
+        return high, best
+
+    def strategy(self, budget: int, *, slowest: bool = False) -> list[int] | None:
+        """The strategy of least time of recomputation within a budget, or None (section 4.2).
+
+        `slowest`: of most time, the memory-centric strategy (section 4.4). Sets from which V cannot
+        be reached are left out first, and so is what takes more time (or, if `slowest`, keeps more)
+        than a bound that is raised from a lower bound until there is a strategy.
+        O(sets ** 2 * TIME_UNITS) at most.
+        """
+        from onnxremat.planners import _lower_set_kernels
+
+        cache, _, _ = self._least_cache(budget)
+        if cache[-1] >= NO_CACHE:
+            return None
+        slack = np.full(len(self.sets), -1, dtype=np.int64)
+        _lower_set_kernels.most_cache(*self.arrays, budget, slack)
+        chosen = cache <= slack
+        indices = np.flatnonzero(chosen)
+        count, entries = len(indices), FIRST_ENTRIES
+        arrays, slack, go = self.arrays.only(chosen), slack[chosen], np.zeros_like(indices)
+        _lower_set_kernels.price_to_go(*arrays, budget, cache[chosen], slack, slowest, go)
+        most = int(go[0])
+        while True:
+            stored = np.empty((3, entries), dtype=np.int64)
+            starts = np.zeros(count + 1, dtype=np.int64)
+            scratch = np.empty((2, most + 1), dtype=np.int64)
+            used = _lower_set_kernels.fronts(
+                *arrays, budget, slack, go, slowest, stored, starts, scratch
+            )
+            if used < 0:
+                entries *= 4
+            elif starts[count] == starts[count - 1]:
+                most = min(most + 1 + most // 8, self.time_units)
+            else:
+                break
+        owner = np.repeat(indices, np.diff(starts))
+        sequence = []
+        entry = int(starts[count - 1])
+        while entry > 0:
+            sequence.append(self.sets[int(owner[entry])])
+            entry = int(stored[2, entry])
+        return sequence[::-1]
