@@ -1,6 +1,8 @@
 """What drives the compiled search: starts, cooling cycles, clocks and progress."""
 
 import math
+import os
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -105,6 +107,13 @@ def _compilation_seconds() -> float:
     return 0.0 if done_before or cached else time.monotonic() - begin
 
 
+def usable_processors() -> int:
+    """Processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Clock:
     """How much of the limits is used up since `started` (seconds of `time.monotonic`).
 
@@ -115,6 +124,12 @@ class Clock:
         self.limits = limits
         self.started = started + _compilation_seconds()
         self.iterations = 0
+        self.lock = threading.Lock()
+
+    def count(self, iterations: int) -> None:
+        """Note that iterations were done; threads may do so at a time."""
+        with self.lock:
+            self.iterations += iterations
 
     def seconds(self) -> float:
         """Seconds since the start."""
@@ -161,7 +176,8 @@ class Cooling:
 
 class Engine:
     """The compiled search with its arrays. `best` is the best it found for its last target; it
-    does not look for less time than `least_time`."""
+    does not look for less time than `least_time`. Engines with another `stream` draw other numbers
+    for the same seed."""
 
     def __init__(
         self,
@@ -170,6 +186,7 @@ class Engine:
         clock: Clock,
         cooling: Cooling,
         least_time: int = 0,
+        stream: int = 0,
     ) -> None:
         from onnxremat.planners import _anneal
 
@@ -182,6 +199,7 @@ class Engine:
         self.rule = np.array([problem.max_copies or NO_LIMIT, problem.fixed_order], dtype=np.int64)
         self.time_unit = max(problem.graph.total_cost() / max(ops, 1), 1e-9)
         self.least_time = max(least_time, problem.graph.total_cost())
+        self.stream = stream
         self.chunks = 0
 
     def cycle(
@@ -246,10 +264,12 @@ class Engine:
         if self.clock.limits.iterations is not None:
             iterations = min(iterations, self.clock.limits.iterations - self.clock.iterations)
         self.state.total[TARGET] = target
-        seed = (self.clock.limits.seed * 1_000_003 + self.chunks) % (1 << 32)
-        self._anneal(self.flat, self.state, steps, best, self.rule, tally, dial, iterations, seed)
+        seed = self.clock.limits.seed * 1_000_003 + self.stream * 7_368_787 + self.chunks
+        self._anneal(
+            self.flat, self.state, steps, best, self.rule, tally, dial, iterations, seed % (1 << 32)
+        )
         self.chunks += 1
-        self.clock.iterations += iterations
+        self.clock.count(iterations)
         found = Score(self.best.schedule, int(tally[3]), int(tally[2]))
         if found.better_than(self.best, target):
             schedule = Schedule(tuple(best[: tally[1]].tolist()))
@@ -263,9 +283,11 @@ class Engine:
 
 
 def report(clock: Clock, found: Score) -> None:
-    """Tell the caller about a better plan."""
+    """Tell the caller about a better plan, one thread at a time."""
     if clock.limits.on_progress is not None:
-        clock.limits.on_progress(Progress(clock.seconds(), found.peak_bytes, found.time_cost))
+        with clock.lock:
+            progress = Progress(clock.seconds(), found.peak_bytes, found.time_cost)
+            clock.limits.on_progress(progress)
 
 
 FIRST_STEP = 0.25

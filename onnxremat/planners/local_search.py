@@ -11,7 +11,8 @@ The price of a move is the length of the lifetimes it changes (`_state`), 3 to 1
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from onnxremat.bounds import peak_bound
 from onnxremat.plan import Limits, Plan, Problem, make_plan
@@ -25,6 +26,7 @@ from onnxremat.planners._engine import (
     lower_peak,
     report,
     score,
+    usable_processors,
 )
 from onnxremat.planners._orders import candidate_orders
 from onnxremat.planners._time_bound import least_time_of
@@ -46,6 +48,9 @@ FEW_MOVES = 100
 
 BOUND_SHARE = 0.04
 """The share of the seconds for a lower bound on the time."""
+
+MOST_THREADS = 2
+"""Searches at a time where the seconds are limited, on as many processors."""
 
 LOWERING = 0.75
 """The share of the limits for lowering the peak; the rest makes that plan faster."""
@@ -83,8 +88,18 @@ def _search(problem: Problem, clock: Clock, bound: int, target: int, least_time:
     if problem.budget_bytes is None:
         lower_peak(engine, bound, LOWERING)
         target = engine.best.peak_bytes
-    _hasten(engine, target)
-    return engine.best
+    engines = [engine]
+    for stream in range(1, _threads(clock.limits)):
+        engines.append(Engine(problem, engine.best, clock, Cooling(), least_time, stream))
+    _hasten(engines, target)
+    return engines[0].best
+
+
+def _threads(limits: Limits) -> int:
+    """One where iterations are limited, for what threads do by then differs from run to run."""
+    if limits.iterations is not None:
+        return 1
+    return min(MOST_THREADS, usable_processors())
 
 
 def _starts(problem: Problem, seed: int) -> Iterator[Schedule]:
@@ -95,20 +110,39 @@ def _starts(problem: Problem, seed: int) -> Iterator[Schedule]:
         yield from candidate_orders(problem.graph, problem.rules, seed, 0)
 
 
-def _hasten(engine: Engine, target: int) -> None:
-    """Meet the target in little time: rounds of cycles, until two rounds improve nothing."""
-    start, share, idle, rounds = engine.best, FIRST_SHARE, 0, 0
-    while (
-        (idle < 2 or rounds < FEWEST_ROUNDS)
-        and not engine.clock.over()
-        and not engine.finished(target)
-    ):
-        before, moves = engine.best, engine.clock.iterations
-        for hot, fresh in ROUND:
-            engine.cycle(share, target, start=start if fresh else engine.best, hot=hot)
-        if engine.clock.iterations - moves < FEW_MOVES * len(engine.problem.graph.ops):
-            start = engine.best
-        met = engine.best.peak_bytes <= target
-        idle = idle + 1 if met and engine.best is before else 0
-        share *= 2
-        rounds += 1
+def _hasten(engines: Sequence[Engine], target: int) -> None:
+    """Meet the target in little time: rounds of cycles, until two rounds improve nothing.
+
+    The engines run as many cycles of a round at a time as there are of them, each in a thread, and
+    then go on from the best of all.
+    """
+    clock = engines[0].clock
+    few = FEW_MOVES * len(engines[0].problem.graph.ops)
+    best = start = engines[0].best
+    share, idle, rounds = FIRST_SHARE, 0, 0
+    with ThreadPoolExecutor(len(engines)) as pool:
+        while (
+            (idle < 2 or rounds < FEWEST_ROUNDS)
+            and not clock.over()
+            and not engines[0].finished(target)
+        ):
+            before, moves = best, clock.iterations
+            for first in range(0, len(ROUND), len(engines)):
+                running = [
+                    pool.submit(
+                        engine.cycle, share, target, start=start if fresh else best, hot=hot
+                    )
+                    for engine, (hot, fresh) in zip(engines, ROUND[first:], strict=False)
+                ]
+                for cycle in running:
+                    cycle.result()
+                for engine in engines:
+                    best = engine.best if engine.best.better_than(best, target) else best
+                for engine in engines:
+                    engine.best = best
+            if clock.iterations - moves < few:
+                start = best
+            met = best.peak_bytes <= target
+            idle = idle + 1 if met and best is before else 0
+            share *= 2
+            rounds += 1
