@@ -8,7 +8,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from models import TRAINING
 from onnxremat.graph import Graph, Op, Tensor, TensorKind
@@ -21,8 +21,13 @@ from onnxremat.planners._decomposition import (
     separators,
     tree_decomposition,
 )
-from onnxremat.planners._recursion import Frame, tree_schedule
+from onnxremat.planners._path_decomposition import Spined
+from onnxremat.planners._recursion import Frame, tree_schedule, wanted_ops
+from onnxremat.planners._spine_recursion import Interleaved, Item, Part, Spine, Stretch, Whole
 from onnxremat.schedule import Schedule, check, instances, without_unread
+
+LIGHT = tuple(name for name in TRAINING if name not in {"nasnet_train", "mobilenet_train"})
+"""Training graphs that the tests look at; the benchmark looks at all of them."""
 
 
 @lru_cache(maxsize=32)
@@ -141,3 +146,178 @@ def check_tree_schedule(graph: Graph, parts: Separators, width: int, k: int, ear
     peak = profile(graph, kept, MemoryRules()).peak_bytes
     assert peak <= profile(graph, made, MemoryRules()).peak_bytes
     return peak
+
+
+def most_steps(p: int, bags: int) -> int:
+    """The most steps of PWRemat with bags of at most p vertices (theorem 22, derived anew).
+
+    An interleaved schedule on b bags has at most 2p tuples in its inner part, the j-th of j
+    schedules from fewer than b / 2 bags of at most p - 1 vertices (lemma 23): p (2p + 1) of them.
+    The published proof counts (2p)^2 for them, drops that to 2 p^2 with the size of their stretch,
+    and sums both sides of PWRemat as one, which is right only if time grows at least linearly.
+    """
+    return _most_whole(p, bags)
+
+
+@cache
+def _most_whole(p: int, bags: int) -> int:
+    if bags <= 0:
+        return 0
+    if p <= 2:
+        return p * bags
+    return p + max(
+        _most_parts(p, low) + _most_parts(p, bags - 1 - low) for low in range((bags + 1) // 2)
+    )
+
+
+@cache
+def _most_parts(p: int, bags: int) -> int:
+    if bags <= 0:
+        return 0
+    inner, outer = (bags + 1) // 2 - 1, bags - (bags + 1) // 2
+    repeated = p * (2 * p + 1) * _most_whole(p - 1, inner)
+    return repeated + _most_parts(p, inner) + _most_parts(p, outer) + p
+
+
+def most_steps_closed(p: int, bags: int) -> float:
+    """A closed form above `most_steps`: 2 b times q (l (q + 1/2) + 1) for each q from 3 to p, where
+    l = floor(log2 b) + 1 are the levels: O(2^p (p!)^2 b log^(p - 2) b), as in theorem 22."""
+    levels = math.floor(math.log2(bags)) + 1
+    return 2.0 * bags * math.prod(q * (levels * (q + 0.5) + 1) for q in range(3, p + 1))
+
+
+def most_live(p: int, bags: int, reads: int) -> int:
+    """The most live values of PWRemat, outputs held for the caller aside, if an op reads at most
+    `reads` others.
+
+    For each width q from 2 to p: a bag, and what one vertex reads; at each of l = floor(log2 b) + 1
+    levels of the stretch two bags and what one vertex reads; and for the interleaved schedules that
+    wait meanwhile, one on the other side and one beyond, two bags at each level. That is
+    O(p^2 log b) values. The published bound has 2^p log^(p - 2) b, because it adds up the peaks of
+    schedules that run one after another; of one that has ended only what is read later stays.
+    """
+    levels = math.floor(math.log2(bags)) + 1
+    return 3 + sum(q + reads + levels * (6 * q + reads) for q in range(2, p + 1))
+
+
+def check_path_schedule(graph: Graph, spined: Spined, most_checked: int = 4000) -> int | None:
+    """Theorem 22 on the full schedule, and that `pruned` is that schedule without what nobody
+    reads. The number of steps, or None if there are too many to be looked at one by one.
+
+    Claim 1: a schedule of PWRemat is valid, given its known vertices and those outside of its bags;
+    claim 2: an interleaved schedule, given also the earlier vertices of its bag and of the bags in
+    which it was condensed. (Property 18 leaves out the latter: what has been condensed away is read
+    by later tuples.) Lemma 23: bags shrink from call to call. Live values are within the bags of
+    the calls in progress and of the interleaved schedules that wait, and what one vertex reads.
+    """
+    spine = Spine(graph, spined)
+    top = spine.top()
+    p, bags = spined.path.width + 1, len(spine.bags)
+    if _steps(spine, top, {}, most_checked) > most_checked:
+        return None
+    steps: list[int] = []
+    allowed: list[set[int]] = []
+    _walk(spine, top, steps, allowed, set(), p)
+    assert len(steps) <= most_steps(p, bags) <= most_steps_closed(p, bags)
+    full = Schedule(tuple(spine.ops[v] for v in steps))
+    held = {graph.producer[t] for t in graph.outputs}
+    reads = max(len(r) for r in spine.reads)
+    for step, live in enumerate(live_ops(graph, full)):
+        within = {spine.ops[v] for v in allowed[step]}
+        assert live <= within | held, step
+        assert len(live - held) <= most_live(p, bags, reads)
+    kept = spine.pruned(wanted_ops(graph), most_steps=10**9, most_items=10**9)
+    assert kept == without_unread(graph, full)
+    check(graph, kept)
+    return len(steps)
+
+
+def _steps(spine: Spine, item: Item, known: dict[Item, int], most: int) -> int:
+    """The steps of an item; some number above `most` if there are more."""
+    if isinstance(item, int):
+        return 1
+    if item not in known:
+        total = 0
+        for part in spine.items(item):
+            total += _steps(spine, part, known, most)
+            if total > most:
+                break
+        known[item] = total
+    return known[item]
+
+
+def _waiting(spine: Spine, of: Interleaved, done: int) -> set[int]:
+    """The vertices that an interleaved schedule may still read, of those up to `done` that it has
+    made for itself: its middle bag, and so on for the part at work."""
+    if of.stretch.last < of.stretch.first or of.known.issuperset(of.bag):
+        return set()
+    split = spine.split(of)
+    found = {y for y in split.through if y <= done}
+    if done < split.latest:
+        found |= _waiting(spine, split.beyond, done)
+    if done >= split.latest - 1:  # What precedes the latest vertex itself may have been made.
+        found |= _waiting(spine, split.beneath, done)
+    return found
+
+
+def _walk(
+    spine: Spine, item: Item, steps: list[int], allowed: list[set[int]], above: set[int], p: int
+) -> None:
+    """Append the steps of an item with what may be live at each, and check the claims."""
+    if isinstance(item, int):
+        steps.append(item)
+        allowed.append({*above, item})
+        return
+    begin, items = len(steps), spine.items(item)
+    if isinstance(item, Whole):
+        sizes = [len(spine.bag(i, item.u)) for i in range(item.first, item.last + 1)]
+        assert max(sizes, default=0) <= p, "lemma 23"
+        p = max(sizes, default=0)
+        stretch, given = Stretch(item.first, item.last, item.u), item.known | item.held
+    else:
+        of, x = item.of, item.x
+        before = max((y for y in of.bag if y < x), default=-1)
+        stretch = of.stretch
+        given = of.known | of.held | {*of.bag[: of.bag.index(x)]} | _waiting(spine, of, before)
+    for index, part in enumerate(items):
+        held = _held(spine, item, items, index)
+        less = p - 1 if isinstance(item, Part) and isinstance(part, Whole) else p
+        _walk(spine, part, steps, allowed, above | held, less)
+    done: set[int] = set()
+    ran = [*steps[begin:], *([item.x] if isinstance(item, Part) else [])]
+    for v in ran:
+        for u in spine.reads[v]:
+            known = u in given or u in done or not spine.within(u, stretch)
+            assert v in given or known, f"{item} executes {v} before {u}"
+        done.add(v)
+    if isinstance(item, Whole) and spine.within(item.u, stretch):
+        assert item.u in given or item.u in done
+
+
+def _held(spine: Spine, item: Whole | Part, items: Sequence[Item], index: int) -> set[int]:
+    """What a call holds while the item at `index` of its items runs."""
+    part = items[index]
+    last = item.u if isinstance(item, Whole) else item.x
+    target = next((y for y in items[index:] if isinstance(y, int)), last)
+    held = set(spine.reads[target])
+    if isinstance(item, Whole):
+        for side in {other.of for other in items if isinstance(other, Part)}:
+            held.update(side.bag)
+            if isinstance(part, int):
+                held |= _waiting(spine, side, part - 1)
+            elif isinstance(part, Part) and side != part.of:
+                first = items.index(Part(side, part.x)) < index
+                before = max((y for y in side.bag if y < part.x), default=-1)
+                held |= _waiting(spine, side, part.x - 1 if first else before)
+        if not any(isinstance(other, Part) for other in items):
+            stretch = Stretch(item.first, item.last, item.u)
+            shared = range(max(item.first, spine.left[target]), min(item.last, spine.right[target]))
+            for i in (*shared, min(item.last, spine.right[target])):
+                held.update(spine.bag(i, stretch.cut))
+        return held
+    split = spine.split(item.of)
+    held |= {*split.through, *item.of.bag}
+    if not isinstance(part, Part):
+        for after in (split.beyond, split.beneath):
+            held |= _waiting(spine, after, target - 1)
+    return held

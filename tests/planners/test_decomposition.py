@@ -2,7 +2,6 @@
 
 import pytest
 
-from models import TRAINING
 from onnxremat.planners._decomposition import (
     DecompositionError,
     TreeDecomposition,
@@ -16,7 +15,7 @@ from onnxremat.planners._decomposition import (
 )
 from tests.graphs import chain
 from tests.models.sizes import tiny
-from tests.planners.guarantees import decomposed, imported_graph, random_graph
+from tests.planners.guarantees import LIGHT, decomposed, imported_graph, random_graph
 
 WAYS = [
     pytest.param(True, id="own"),
@@ -35,7 +34,7 @@ def test_random_graphs(own: bool) -> None:
 
 
 @pytest.mark.parametrize("own", WAYS)
-@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize("name", LIGHT)
 def test_builders(name: str, own: bool) -> None:
     width, _, _ = decomposed(imported_graph(name, **tiny(name)), own=own)
     assert width <= 20

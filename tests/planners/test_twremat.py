@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from models import TRAINING
 from onnxremat.graph import Graph, Op, Tensor
 from onnxremat.memory import PAPER_RULES, MemoryRules, profile
 from onnxremat.plan import Limits, PlanStatus, Problem
@@ -17,6 +16,7 @@ from onnxremat.schedule import check, given_order
 from tests.graphs import chain
 from tests.models.sizes import tiny
 from tests.planners.guarantees import (
+    LIGHT,
     check_tree_schedule,
     decomposed,
     imported_graph,
@@ -52,7 +52,7 @@ def test_theorem_5_on_random_graphs(k: int, early: bool) -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize("name", LIGHT)
 def test_theorem_5_on_builders(name: str, early: bool) -> None:
     graph = imported_graph(name, **tiny(name))
     width, _, parts = decomposed(graph)

@@ -1,0 +1,156 @@
+"""PWRemat: recomputation along a path decomposition with a spine, in interleaved schedules.
+
+Source: Kumar et al. 2019, supplement, section A: spines by algorithm 2 (`_path_decomposition`),
+schedules by algorithm 3 (`_spine_recursion`). For bags of at most p vertices in a path of b bags
+the full schedule has O(2^p (p!)^2 log^(p - 2) b) steps per bag, which is why the paper calls it
+less practical. Here what nobody reads is left out before it is made, and then bags of 15 to 20
+vertices are within reach; what is given up is said in the plan's scope.
+
+Several path decompositions are tried, by the size of their largest bags, each with the spine of
+algorithm 2 and with the given order as the spine. `local_search` spends the rest of the seconds on
+the best schedule. The algorithm knows no limit of memory: a budget chooses among the schedules.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from onnxremat.bounds import peak_bound
+from onnxremat.graph import Graph
+from onnxremat.plan import Limits, Plan, Problem, make_plan
+from onnxremat.planners._decomposition import dependency_edges, tree_decomposition
+from onnxremat.planners._engine import Clock, Score, admissible, best_of, report, score
+from onnxremat.planners._path_decomposition import (
+    Spined,
+    add_spine,
+    from_layout,
+    given_spine,
+    layouts,
+)
+from onnxremat.planners._recursion import wanted_ops
+from onnxremat.planners._spine_recursion import Spine
+from onnxremat.planners.twremat import LONGEST, polished
+from onnxremat.schedule import Schedule, given_order, without_unread
+
+WIDEST = 40
+"""Path decompositions with larger bags are left out."""
+
+ITEMS_PER_OP = 2000
+"""Schedules that expand more tuples than this many times the ops are given up."""
+
+SWEEP_SHARE = 0.5
+"""The share of the seconds for trying path decompositions; the rest is for polishing."""
+
+
+def pwremat(problem: Problem, limits: Limits) -> Plan:
+    """The best plan of PWRemat over several path decompositions, polished by `local_search`.
+
+    With a budget: the least time that meets it. Without one: the smallest peak. Limited iterations
+    are moves of the polishing; with none, it is left out.
+    """
+    started = time.monotonic()
+    bound = peak_bound(problem.graph, problem.rules).nbytes
+    starts = (s for s in problem.starts if admissible(problem, s))
+    best = best_of(problem, (given_order(problem.graph), *starts))
+    if problem.budget_bytes is not None and bound > problem.budget_bytes:
+        return make_plan(problem, best.schedule, "pwremat", peak_bound_bytes=bound)
+    clock = Clock(limits, started)
+    scope = ""
+    if problem.fixed_order:
+        scope = "the given order kept: PWRemat makes its own, so only the polishing applies"
+    elif problem.graph.ops:
+        best, scope = _swept(problem, clock, best)
+    return polished(problem, clock, best, "pwremat", bound, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """PWRemat on one path decomposition: its layout, whose spine, and its largest bag; `found` is
+    None if the schedule was given up as too long."""
+
+    layout: str
+    own_spine: bool
+    largest_bag: int
+    found: Score | None
+
+
+def spined_paths(graph: Graph, seed: int) -> list[tuple[str, bool, Spined]]:
+    """Path decompositions with spines, those with the smallest largest bag first: the name of the
+    layout, and whether the spine is that of algorithm 2."""
+    count, edges = len(graph.ops), dependency_edges(graph)
+    tree = tree_decomposition(count, edges, seed=seed)
+    made = []
+    for name, layout in layouts(graph, tree):
+        made.append((name, False, given_spine(count, edges, layout)))
+        made.append((name, True, add_spine(count, edges, from_layout(edges, layout))))
+    return sorted(made, key=lambda one: one[2].path.width)
+
+
+def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tried]:
+    """PWRemat on several path decompositions, narrowest first; unread repetitions removed.
+
+    Ends when that share of the seconds is used, or at a stop.
+    """
+    graph = problem.graph
+    count = len(graph.ops)
+
+    def over() -> bool:
+        stop = clock.limits.stop
+        late = clock.seconds() > share * clock.limits.seconds
+        return late or (stop is not None and stop())
+
+    for name, own_spine, spined in spined_paths(graph, clock.limits.seed):
+        if over():
+            return
+        bag = spined.path.width + 1
+        made = path_schedule(graph, spined, stop=over) if bag <= WIDEST else None
+        if made is None:
+            if bag <= WIDEST and over():
+                return
+            yield Tried(name, own_spine, bag, None)
+            continue
+        kept = _with_few_copies(problem, made)
+        if len(kept) <= LONGEST * count:
+            yield Tried(name, own_spine, bag, score(problem, kept))
+
+
+def path_schedule(
+    graph: Graph, spined: Spined, *, stop: Callable[[], bool] = lambda: False
+) -> Schedule | None:
+    """The schedule of PWRemat without what nobody reads; None if it is given up (see LONGEST and
+    ITEMS_PER_OP) or at a stop."""
+    count = len(graph.ops)
+    return Spine(graph, spined).pruned(
+        wanted_ops(graph),
+        most_steps=LONGEST * count,
+        most_items=ITEMS_PER_OP * count,
+        stop=stop,
+    )
+
+
+def _with_few_copies(problem: Problem, made: Schedule) -> Schedule:
+    """The schedule without repetitions that are not permitted: readers then read the last one."""
+    runs: Counter[int] = Counter()
+    steps = []
+    for v in made.steps:
+        op = problem.graph.ops[v]
+        once = not op.recomputable or op.eager
+        most = 1 if once else problem.max_copies
+        if most is None or runs[v] < most:
+            runs[v] += 1
+            steps.append(v)
+    return without_unread(problem.graph, Schedule(tuple(steps)))
+
+
+def _swept(problem: Problem, clock: Clock, best: Score) -> tuple[Score, str]:
+    """The best of a start and the sweep, and what was left out, in words."""
+    left_out = []
+    for tried in sweep(problem, clock, share=SWEEP_SHARE):
+        if tried.found is None:
+            spine = "its own spine" if tried.own_spine else "the given spine"
+            left_out.append(f"{tried.layout} with {spine}, bags of {tried.largest_bag}")
+        elif tried.found.better_than(best, problem.budget_bytes):
+            best = tried.found
+            report(clock, best)
+    return best, "left out as too wide or too long: " + "; ".join(left_out) if left_out else ""
