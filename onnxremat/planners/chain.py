@@ -8,10 +8,13 @@ and once wherever the values that cross can stand for one.
 The chain model is coarser than the graph: it counts a value that crosses several boundaries once
 for each, and knows nothing of in-place reuse. So the model's limit is searched: its sequences for
 all limits, from one table, become schedules of the real ops, and the one whose real peak meets the
-budget in the least time is taken (without a budget: the one of the smallest real peak).
+budget in the least time is taken (without a budget: the one of the smallest real peak). Where the
+backward of one stage sets the model's smallest peak, the model cannot tell leaner sequences from
+others; so all is done again with a model in which backward steps need nothing of their own.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,6 +39,12 @@ FLOATING_STAGES = 30
 FLOATING_SLOTS = 100
 """C_FL is used up to so many stages, with so many slots."""
 
+ROUNDING = 1e-6
+"""Makespans of a table of C_MP are rounded by less than this share."""
+
+NEVER = 1e300
+"""More than any makespan."""
+
 
 def chain(problem: Problem, limits: Limits) -> Plan:
     """The best schedule of the sequences that C_MP and C_FL find, for any limit of the model.
@@ -49,20 +58,45 @@ def chain(problem: Problem, limits: Limits) -> Plan:
 
 def _search(split: TrainingSplit, chooser: Chooser) -> str:
     found = chains(split, chooser, MOST_STAGES)
+    models = []
     for stages in found:
-        for sequences in _families(chain_of_stages(stages, chooser.problem.rules), chooser):
-            _try_all(chooser, stages, sequences)
+        model = chain_of_stages(stages, chooser.problem.rules)
+        models += [(stages, model), (stages, without_gradients(model))]
+    for make in (_persistent, _floating):
+        attempts = []
+        for stages, model in models:
+            sequences = None if chooser.over() else make(model)
+            if sequences is not None:
+                attempts.append(_attempts(chooser, stages, sequences))
+        while attempts and not chooser.over():
+            attempts = [one for one in attempts if next(one, False)]
     return described(found)
 
 
-def _families(chain: Chain, chooser: Chooser) -> Iterator["_Sequences"]:
-    """The sequences of each dynamic program, unless the time is over."""
-    if chooser.over():
-        return
-    limit = max(simulate(chain, store_all(chain.stages)).peak_bytes, 1)
-    yield _Sequences(PersistentTable(chain, limit, SLOTS))
-    if chain.stages <= FLOATING_STAGES and not chooser.over():
-        yield _Sequences(FloatingTable(chain, limit, FLOATING_SLOTS))
+def _limit_bytes(chain: Chain) -> int:
+    """What keeping everything takes: no more is of use."""
+    return max(simulate(chain, store_all(chain.stages)).peak_bytes, 1)
+
+
+def _persistent(chain: Chain) -> "_Sequences | None":
+    return _Sequences(PersistentTable(chain, _limit_bytes(chain), SLOTS))
+
+
+def _floating(chain: Chain) -> "_Sequences | None":
+    """The sequences of C_FL, unless the chain is too long or they are none the faster."""
+    if chain.stages > FLOATING_STAGES:
+        return None
+    limit = _limit_bytes(chain)
+    table = FloatingTable(chain, limit, FLOATING_SLOTS)
+    persistent = PersistentTable(chain, limit, FLOATING_SLOTS).makespans()
+    faster = table.makespans() < np.minimum(persistent, NEVER) * (1 - ROUNDING)
+    return _Sequences(table) if faster.any() else None
+
+
+def without_gradients(chain: Chain) -> Chain:
+    """The chain as if backward steps held no more than what the forward saved for them."""
+    nothing = (0,) * chain.stages
+    return replace(chain, gradient_bytes=(0, *nothing), backward_overhead_bytes=nothing)
 
 
 def store_all(stages: int) -> Operations:
@@ -89,15 +123,14 @@ class _Sequences(Sequence[Operations]):
         return sequence
 
 
-def _try_all(chooser: Chooser, stages: Stages, sequences: Sequence[Operations]) -> None:
-    """Show the chooser schedules of all sequences that may still help, in the order of halving."""
-    most = chooser.problem.max_copies
+def _attempts(chooser: Chooser, stages: Stages, sequences: Sequence[Operations]) -> Iterator[bool]:
+    """Show the chooser the sequences that may still help, in the order of halving; true after
+    each."""
     slowest = len(sequences)
     for index in halving(len(sequences)):
-        if chooser.over():
-            return
-        if index >= slowest:
+        if index >= slowest or chooser.over():
             continue
-        found = chooser.show(schedule_of(stages, sequences[index], most))
+        found = chooser.show(schedule_of(stages, sequences[index], chooser.problem.max_copies))
         if chooser.meets(found):
             slowest = index
+        yield True
