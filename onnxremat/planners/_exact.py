@@ -37,9 +37,10 @@ from dataclasses import dataclass
 from onnxremat.graph import Graph
 from onnxremat.memory import MemoryRules
 from onnxremat.planners._downsets import Walk
-from onnxremat.planners._twins import canonical, twins
+from onnxremat.planners._twins import Twins, canonical, twins
 
 _LOOKS = 256
+_FEW_STATES = 64
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class _Search:
         self._stop = stop
         self._most_states = most_states
         self._below = self.walk.descendants()
-        self._twins = twins(graph, rules, self.walk.units)
+        self._graph, self._rules = graph, rules
+        self._twins: tuple[Twins, ...] | None = None
 
     def reach(self, goal: int, threshold: int) -> bool:
         """Walk on to the downset `goal` with steps of at most `threshold` bytes, if that can be
@@ -117,30 +119,36 @@ class _Search:
         self._settle(threshold, goal)
         if walk.done == goal:
             return True
-        start = canonical(walk.done, self._twins)
-        stack = [(len(walk.trail), start, self._choices(threshold, goal))]
+        stack = [(len(walk.trail), walk.done, self._choices(threshold, goal))]
         while stack:
             length, state, choices = stack[-1]
             walk.back_to(length)
             v = next(choices, None)
             if v is None:
-                failed.add(state)
+                failed.add(self._key(state))
                 stack.pop()
                 continue
             walk.run(v)
             self._settle(threshold, goal)
             if walk.done == goal:
                 return True
-            state = canonical(walk.done, self._twins)
-            if state in failed:
+            if self._key(walk.done) in failed:
                 continue
             self.states += 1
+            if self.states >= _FEW_STATES and self._twins is None:
+                self._twins = twins(self._graph, self._rules, walk.units)
+                failed = {self._key(state) for state in failed}
             if self._exhausted():
                 self.gave_up = True
                 break
-            stack.append((len(walk.trail), state, self._choices(threshold, goal)))
+            stack.append((len(walk.trail), walk.done, self._choices(threshold, goal)))
         walk.back_to(begin)
         return False
+
+    def _key(self, done: int) -> int:
+        """What stands for a downset in the list of failures: itself until it is known which
+        branches are twins, which is found out when there are more than a few states."""
+        return done if self._twins is None else canonical(done, self._twins)
 
     def _exhausted(self) -> bool:
         if self._most_states is not None and self.states >= self._most_states:

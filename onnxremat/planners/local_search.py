@@ -104,8 +104,8 @@ def _threads(limits: Limits) -> int:
 
 def _starts(problem: Problem, seed: int) -> Iterator[Schedule]:
     """The caller's starts and the given order; fast orders if the caller has none."""
-    yield given_order(problem.graph)
     yield from (s for s in problem.starts if admissible(problem, s))
+    yield given_order(problem.graph)
     if not problem.starts and not problem.fixed_order:
         yield from candidate_orders(problem.graph, problem.rules, seed, 0)
 

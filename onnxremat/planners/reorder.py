@@ -95,6 +95,8 @@ def _search(
     bound = max(bound, cut.nbytes)
     if bound >= best.peak_bytes:
         return best, best.peak_bytes
+    if clock.over():
+        return best, bound
     target = max(bound, target)
     stop_at = clock.seconds() + EXACT_SHARE * max(clock.left(), 0.0)
     found = exact_order(
@@ -111,6 +113,8 @@ def _search(
         report(clock, best)
     if found.complete:
         return best, max(bound, proved) if best.peak_bytes > target else bound
+    if clock.over():
+        return best, proved
     return _search_on(problem, best, clock, proved, target)
 
 
