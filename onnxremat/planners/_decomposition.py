@@ -128,7 +128,7 @@ def merge_subsets(
         else:
             kept.append((a, b))
     name = {a: i for i, a in enumerate(a for a in range(len(bags)) if leader[a] == a)}
-    return [set(bags[a]) for a in name], [(name[find(a)], name[find(b)]) for a, b in kept]
+    return [bags[a] for a in name], [(name[find(a)], name[find(b)]) for a, b in kept]
 
 
 def _rooted(bags: Sequence[set[int]], links: Iterable[Edge]) -> TreeDecomposition:
@@ -258,7 +258,7 @@ def separators(count: int, found: TreeDecomposition) -> Separators:
         made.append((tuple(sorted(cut)), len(bags), above, depth))
         for v in cut:
             owner[v] = index
-        rest = [bag - cut for bag in bags]
+        rest = [bag if bag.isdisjoint(cut) else bag - cut for bag in bags]
         waiting.extend(
             (part, index, depth + 1)
             for part in reversed(_parts(rest, [e for e in links if centre not in e]))
