@@ -2,7 +2,7 @@
 
     python -m benchmarks.decompositions [--shared FOLDER] [--random 200] [--seconds 60]
                                         [--parts promises,widths,depth,size,runtime]
-                                        [--markdown FILE] [--plot FILE]
+                                        [--only NAME] [--markdown FILE] [--plot FILE]
 
 *Promises*: lemmas 1 and 3, theorem 5, theorem 8 and theorem 22, with the constants of the proofs,
 on every step of random graphs and on every builder's training graph (see
@@ -81,7 +81,7 @@ def promises_part(count: int) -> Iterator[Line]:
     yield f"Lemmas 1, 3 and theorem 5 hold on every step of {count} random graphs.", True
     steps = longest = looked_at = 0
     for seed in range(count):
-        graph = random_graph(seed, most_ops=16)
+        graph = random_graph(seed, most_ops=30)
         for _, _, spined in spined_paths(graph, 0):
             check_path([*dependency_edges(graph), *spined.edges()], spined.path)
             made = check_path_schedule(graph, spined, 20_000)
@@ -123,12 +123,15 @@ def kusumoto(path: Path) -> Graph:
     return Graph(tensors, ops, (), tuple(place[v] for v in order if v not in read))
 
 
-def deep_graphs() -> Iterator[tuple[str, Graph]]:
-    for depth in (25, 50, 100, 200, 400):
-        yield f"ffn {depth}", imported_graph("ffn_train", depth=depth, **FFN)
-    for depth, blocks in BLOCKS.items():
-        yield f"resnet {depth}", imported_graph("resnet_train", blocks=blocks, **RESNET)
-    yield "transformer 6", imported_graph("transformer_train", **TRANSFORMER)
+def deep_graphs(only: str = "") -> Iterator[tuple[str, Graph]]:
+    """The graphs whose names contain `only`."""
+    options: dict[str, dict[str, object]] = {}
+    options |= {f"ffn {depth}": {"depth": depth, **FFN} for depth in (25, 50, 100, 200, 400)}
+    options |= {f"resnet {depth}": {"blocks": b, **RESNET} for depth, b in BLOCKS.items()}
+    options["transformer 6"] = TRANSFORMER
+    for name, chosen in options.items():
+        if only in name:
+            yield name, imported_graph(f"{name.split()[0]}_train", **chosen)
 
 
 def widths_part(shared: Path | None) -> Iterator[Line]:
@@ -181,14 +184,14 @@ def smallest_peak(found: Iterator[Score | None]) -> Score | None:
     return best
 
 
-def depth_part(seconds: float, points: dict[str, dict[str, int]]) -> Iterator[Line]:
+def depth_part(seconds: float, only: str, points: dict[str, dict[str, int]]) -> Iterator[Line]:
     yield (
         "| graph | ops | given order MB | TWRemat MB | times less | ops run | PWRemat MB | "
         "times less | ops run | polished MB | times less | ops run | time | verdict |",
         True,
     )
     yield "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|", True
-    for name, graph in deep_graphs():
+    for name, graph in deep_graphs(only):
         count = len(graph.ops)
         given = profile(graph, given_order(graph), RULES).peak_bytes
         problem = Problem(graph, RULES)
@@ -255,8 +258,8 @@ def size_part() -> Iterator[Line]:
     holds = decomposed_seconds <= DECOMPOSED_SECONDS and planned <= PLANNED_SECONDS
     holds &= plan.meets(given // 10)
     yield (
-        f"{count} ops: decomposed in {decomposed_seconds:.2f} s (best of 3), planned in {planned:.1f} s, "
-        f"{given / plan.peak_bytes:.2f} times less than the given order, "
+        f"{count} ops: decomposed in {decomposed_seconds:.2f} s (best of 3), "
+        f"planned in {planned:.1f} s, {given / plan.peak_bytes:.2f} times less than the given order, "
         f"{len(plan.schedule) / count:.2f} times the ops: {'holds' if holds else 'FAILED'}",
         holds,
     )
@@ -337,6 +340,7 @@ def main() -> int:
     parser.add_argument("--shared", type=Path, help="folder with the published graphs")
     parser.add_argument("--random", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each plan of a deep graph")
+    parser.add_argument("--only", default="", help="of the depth part: names that contain this")
     parser.add_argument("--planner", default="twremat", help="of the runtime part")
     parser.add_argument("--parts", default="promises,widths,depth,size,runtime")
     parser.add_argument("--markdown", type=Path, help="write the tables there as well")
@@ -347,7 +351,7 @@ def main() -> int:
     parts: dict[str, Callable[[], Iterator[Line]]] = {
         "promises": partial(promises_part, arguments.random),
         "widths": partial(widths_part, arguments.shared),
-        "depth": partial(depth_part, arguments.seconds, points),
+        "depth": partial(depth_part, arguments.seconds, arguments.only, points),
         "size": size_part,
         "runtime": partial(runtime_part, arguments.planner),
     }

@@ -4,8 +4,8 @@ Source: Kumar et al. 2019, "Efficient Rematerialization for Deep Networks", sect
 n ops of unit size, a decomposition of width k takes memory of O(k log n) and a schedule of
 O(k n^log(k + 2)) steps. `_decomposition` cuts the graph, `_recursion` makes the schedules.
 
-The recursion limit k of TWRemat(k) trades memory for time. The planner tries limits from all bags
-(nothing is repeated) down to 1, with and without computing outputs early, and takes the best.
+The recursion limit k of TWRemat(k) trades memory for time. The planner tries limits from 1 to
+nearly all bags, with and without computing outputs early, and takes the best.
 `local_search` spends the rest of the seconds on that plan: the paper's weakness is time, and the
 recursion knows neither sizes nor in-place ops.
 
@@ -14,6 +14,7 @@ plan's scope says.
 """
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -68,25 +69,28 @@ class Tried:
     found: Score | None
 
 
-def recursion_limits(bags: int) -> list[int]:
-    """The k that are tried for a number of bags: from above it, where nothing is repeated, down to
-    1 by halves and three quarters of powers of two."""
-    limits = {1}
-    power = 4
-    while power <= bags:
-        limits |= {power, power + power // 2}
+def recursion_limits(parts: Separators) -> list[int]:
+    """The k that are tried: 1, and powers of two with one and a half times them, without those that
+    cut the same pieces as a smaller k. Coarse steps come before fine ones. O(pieces)."""
+    sizes = sorted({piece.bags for piece in parts.pieces if piece.children})
+    limits, power = [1], 4
+    while sizes and power <= sizes[-1]:
+        limits += [power, power + power // 2]
         power *= 2
-    return sorted((k for k in limits if k <= bags), reverse=True)
+    kept: dict[int, int] = {}
+    for k in limits:
+        kept.setdefault(bisect_left(sizes, k), k)
+    rising = list(kept.values())
+    return rising[::4] + rising[2::4] + rising[1::2]
 
 
 def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tried]:
-    """TWRemat(k) for several k, largest first; unread repetitions removed.
+    """TWRemat(k) for several k, with and without early outputs; unread repetitions removed.
 
     Ends when that share of the seconds is used, or at a stop. `steps` are those before the removal.
     """
     graph = problem.graph
     parts = graph_separators(problem, clock.limits.seed)
-    bags = max((parts.pieces[root].bags for root in parts.roots), default=0)
     most = LONGEST * len(graph.ops)
 
     def over() -> bool:
@@ -95,9 +99,12 @@ def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tri
         return late or (stop is not None and stop())
 
     for early in (True, False):
-        for k in recursion_limits(bags):
+        too_long = 0
+        for k in recursion_limits(parts):
             if over():
                 return
+            if k <= too_long:
+                continue
             made = tree_schedule(
                 graph,
                 parts,
@@ -107,12 +114,11 @@ def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tri
                 most_steps=most,
                 stop=over,
             )
-            if made is None:
-                if over():
-                    return
+            if made is not None:
+                yield Tried(k, early, len(made), score(problem, without_unread(graph, made)))
+            elif not over():
+                too_long = k
                 yield Tried(k, early, most, None)
-                break
-            yield Tried(k, early, len(made), score(problem, without_unread(graph, made)))
 
 
 def graph_separators(problem: Problem, seed: int) -> Separators:
@@ -124,17 +130,18 @@ def graph_separators(problem: Problem, seed: int) -> Separators:
 
 def _swept(problem: Problem, clock: Clock, best: Score) -> tuple[Score, str]:
     """The best of a start and the sweep, and what was left out, in words."""
-    scope = []
+    too_long: dict[bool, int] = {}
     for tried in sweep(problem, clock, share=SWEEP_SHARE):
         if tried.found is None:
-            early = "with" if tried.early else "without"
-            scope.append(
-                f"TWRemat({tried.k}) and below, {early} early outputs: "
-                f"more than {LONGEST} times the ops"
-            )
+            too_long[tried.early] = max(tried.k, too_long.get(tried.early, 0))
         elif tried.found.better_than(best, problem.budget_bytes):
             best = tried.found
             report(clock, best)
+    scope = [
+        f"TWRemat({k}) and below {'with' if early else 'without'} early outputs: "
+        f"more than {LONGEST} times the ops"
+        for early, k in too_long.items()
+    ]
     return best, "left out: " + "; ".join(scope) if scope else ""
 
 

@@ -140,10 +140,16 @@ def test_the_cheapest_that_fits_is_taken() -> None:
     assert impossible.status is PlanStatus.INFEASIBLE
 
 
-def test_the_limits_tried_go_down_to_one() -> None:
-    assert recursion_limits(0) == []
-    assert recursion_limits(3) == [1]
-    assert recursion_limits(17) == [16, 12, 8, 6, 4, 1]
+def test_each_limit_tried_cuts_other_pieces() -> None:
+    _, bags, parts = decomposed(backward(100))
+    limits = recursion_limits(parts)
+    assert min(limits) == 1
+    assert bags // 3 <= max(limits) <= bags
+    made = {tree_schedule(backward(100), parts, k) for k in limits}
+    assert len(made) >= 5
+    assert len(set(limits)) == len(limits)
+    _, _, one = decomposed(chain([1]))
+    assert recursion_limits(one) == [1]
 
 
 @settings(max_examples=60, deadline=None)
