@@ -140,7 +140,7 @@ def _planned_time(plan: Plan) -> str:
     if plan.time_cost > plan.time_bound:
         known.append(f"none below {100 * plan.extra_time_bound:+.1f}%")
     known.append(f"planner {plan.planner}")
-    scope = f"; the fastest of: {plan.scope}" if plan.scope and plan.extra_time > 0 else ""
+    scope = f"; {plan.scope}" if plan.scope and plan.extra_time > 0 else ""
     return f"{100 * plan.extra_time:+.1f}% ({', '.join(known)}{scope})"
 
 

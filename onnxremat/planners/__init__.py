@@ -13,12 +13,16 @@ from onnxremat.graph import Graph, Op, Tensor
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Limits, Planner, Problem
 from onnxremat.planners.auto import auto
+from onnxremat.planners.chain import chain
 from onnxremat.planners.checkmate import checkmate, checkmate_rounding
+from onnxremat.planners.chen import chen, chen_sqrt
 from onnxremat.planners.given_order import given_order
 from onnxremat.planners.greedy import greedy
 from onnxremat.planners.local_search import local_search
+from onnxremat.planners.lower_sets import lower_sets
 from onnxremat.planners.moccasin import moccasin
 from onnxremat.planners.reorder import reorder
+from onnxremat.planners.revolve import revolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,30 @@ PLANNERS: Mapping[str, PlannerInfo] = MappingProxyType(
                 greedy,
                 "Kumar 2019, section 4 (XLA)",
                 "one walk over the order; what saves most for its time is recomputed",
+            ),
+            PlannerInfo(
+                "chain",
+                chain,
+                "Beaumont 2024",
+                "training graphs as chains: C_MP and C_FL, searched for the real peak",
+            ),
+            PlannerInfo(
+                "lower_sets",
+                lower_sets,
+                "Kusumoto 2019",
+                "training graphs: canonical strategies over lower sets, approximate and exact",
+            ),
+            PlannerInfo(
+                "chen", chen, "Chen 2016", "training graphs: equal segments, the best number"
+            ),
+            PlannerInfo(
+                "chen_sqrt", chen_sqrt, "Chen 2016", "training graphs: sqrt(n) equal segments"
+            ),
+            PlannerInfo(
+                "revolve",
+                revolve,
+                "Griewank 2000",
+                "training graphs: binomial checkpointing, the best number of snapshots",
             ),
             PlannerInfo(
                 "moccasin",

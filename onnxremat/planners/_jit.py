@@ -17,7 +17,18 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-KERNEL_FILES = ("_jit", "_flat", "_layout", "_state", "_edit", "_moves", "_anneal", "_beam")
+KERNEL_FILES = (
+    "_jit",
+    "_flat",
+    "_layout",
+    "_state",
+    "_edit",
+    "_moves",
+    "_anneal",
+    "_beam",
+    "_chain_kernels",
+    "_lower_set_kernels",
+)
 """The modules whose code ends up in compiled kernels."""
 
 

@@ -88,8 +88,8 @@ def _settled(problem: Problem, plan: Plan, limits: Limits, clock: Clock) -> Plan
     if found.proved:
         given = "given" if problem.fixed_order else "plan's"
         scope = (
-            f"first executions in the {given} order, between two of them earlier ops in that "
-            f"order, each once, at most {found.copies} executions an op"
+            f"the fastest with first executions in the {given} order, between two of them earlier "
+            f"ops in that order, each once, and at most {found.copies} executions an op"
         )
     return make_plan(
         problem,
