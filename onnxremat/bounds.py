@@ -48,10 +48,11 @@ def _variable_bytes(
     total = sum(size[t] for t in read) + sum(size[t] for t in outputs)
     if rules.count_workspace:
         total += op.workspace_bytes
-    return total - sum(size[t] for t in _could_be_taken_over(graph, rules, v))
+    return total - sum(size[t] for t in could_be_taken_over(graph, rules, v))
 
 
-def _could_be_taken_over(graph: Graph, rules: MemoryRules, v: int) -> set[int]:
+def could_be_taken_over(graph: Graph, rules: MemoryRules, v: int) -> set[int]:
+    """The inputs whose buffers some execution of op v may take over, in whatever schedule."""
     op = graph.ops[v]
     held = set(graph.outputs)
     taken: set[int] = set()
@@ -111,6 +112,6 @@ def _beside_outputs(
     op = graph.ops[v]
     read = {t for t in op.inputs if graph.tensors[t].kind is TensorKind.ACTIVATION} - held
     unpinned = [t for t in op.outputs if t not in held]
-    shared = sum(size[t] for t in _could_be_taken_over(graph, rules, v) - held)
+    shared = sum(size[t] for t in could_be_taken_over(graph, rules, v) - held)
     total = sum(size[t] for t in read) + sum(size[t] for t in unpinned) - shared
     return max(total, 0) + (op.workspace_bytes if rules.count_workspace else 0)

@@ -14,7 +14,7 @@ from onnxremat.schedule import Schedule, check
 
 
 class PlanStatus(StrEnum):
-    """How much is known about a plan."""
+    """How much is known about a plan, in its scope if it has one, else for the problem asked."""
 
     OPTIMAL = "optimal"
     """Meets the budget, and no schedule of the problem asked does so in less time. With no
@@ -114,12 +114,15 @@ def make_plan(
     peak_bound_bytes: int,
     time_bound: int = 0,
     proved: bool = False,
+    refuted: bool = False,
     scope: str = "",
 ) -> Plan:
     """A Plan for a schedule, checked and measured by the one simulator.
 
     `proved` claims that no better plan exists in `scope` (by time if there is a budget, by peak if
-    there is none); `time_bound` that none within the budget takes less time (one pass is known).
+    there is none); `refuted` that no plan in `scope` meets the budget; `time_bound` that none
+    within the budget takes less time (one pass is known). The bounds are for the problem asked,
+    whatever the scope.
 
     Raises ScheduleError if the schedule does not compute the graph.
     """
@@ -130,7 +133,8 @@ def make_plan(
     floor = max(one_pass, time_bound)
     budget = problem.budget_bytes
     if budget is not None and peak > budget:
-        status = PlanStatus.INFEASIBLE if peak_bound_bytes > budget else PlanStatus.UNKNOWN
+        none = refuted or peak_bound_bytes > budget
+        status = PlanStatus.INFEASIBLE if none else PlanStatus.UNKNOWN
     elif (
         proved
         or (budget is None and peak == peak_bound_bytes)

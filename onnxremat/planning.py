@@ -78,8 +78,8 @@ def plan_within(
     below = f", and none below {format_bytes(floor)} exists" if bound is not None else ""
     raise NoPlanFoundError(
         f"no plan within {format_bytes(limit)} was found in {limits.seconds:g} s; the smallest "
-        f"peak found is {format_bytes(smallest_bytes or 0)}{below}; try a longer --time-limit or "
-        "a higher --mem"
+        f"peak found is {format_bytes(smallest_bytes or 0)}{below}; try a longer --time-limit, "
+        "another --planner or a higher --mem"
     )
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import onnx
 
 from onnxremat.auditing import Audit, HeldTensor
-from onnxremat.plan import Plan
+from onnxremat.plan import Plan, PlanStatus
 from onnxremat.planners import PlannerInfo
 from onnxremat.rewriting import RewriteResult
 from onnxremat.runtimes.compare import Rounding
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMethod
+from onnxremat.runtimes.recipe import ExecutionOrder
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat.verification import Verification
 from onnxremat_rewriters.stock import OrderCheck, StockModel, StockResult
@@ -54,7 +55,10 @@ def rewrite_text(result: RewriteResult) -> str:
     planned = "" if result.stock is not None else f"; planned {format_bytes(plan.peak_bytes)}"
     rows = [
         ("limit", _limit(result)),
-        (_short(result.figure), f"{format_bytes(result.original.peak_bytes)} original"),
+        (
+            _short(result.figure),
+            f"{format_bytes(result.original.peak_bytes)} original{_in_default_order(result)}",
+        ),
     ]
     if result.released.peak_bytes != result.original.peak_bytes:
         rows.append(
@@ -77,7 +81,7 @@ def rewrite_text(result: RewriteResult) -> str:
         rows.append(("replaced", _replaced(result.replaced)))
     unchanged = result.stock is not None and result.stock.chosen is None
     if plan.one_pass and not unchanged:
-        rows.append(("planned time", _planned_time(plan)))
+        rows.append(("planned time", _planned_time(plan, smallest=result.limit_bytes is None)))
     if result.verification is not None:
         rows.extend(_verification_rows(result.verification))
     else:
@@ -134,11 +138,22 @@ def _replaced(replaced: Sequence[Replaced]) -> str:
     )
 
 
-def _planned_time(plan: Plan) -> str:
-    """The time with what is known of it, and of which problem."""
-    known = [plan.status.value]
-    if plan.time_cost > plan.time_bound:
-        known.append(f"none below {100 * plan.extra_time_bound:+.1f}%")
+def _in_default_order(result: RewriteResult) -> str:
+    """Said of an original whose nodes do not run in the order of the file."""
+    mode = result.recipe.execution_order
+    return " (in ONNX Runtime's default order)" if mode is ExecutionOrder.DEFAULT else ""
+
+
+def _planned_time(plan: Plan, *, smallest: bool) -> str:
+    """The time with what is known of it, and of which problem; of the peak, if the smallest was
+    asked for."""
+    proved = plan.status is PlanStatus.OPTIMAL
+    if smallest:
+        known = ["smallest peak proved" if proved else "smallest peak found"]
+    else:
+        known = [plan.status.value]
+        if not proved and plan.time_bound > plan.one_pass:
+            known.append(f"none below {100 * plan.extra_time_bound:+.1f}%")
     known.append(f"planner {plan.planner}")
     scope = f"; {plan.scope}" if plan.scope and plan.extra_time > 0 else ""
     return f"{100 * plan.extra_time:+.1f}% ({', '.join(known)}{scope})"

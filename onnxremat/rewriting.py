@@ -32,7 +32,7 @@ from onnxremat.prepare import (
 from onnxremat.runtimes.generic import StaticPlan, emit_plan
 from onnxremat.runtimes.layout import layout_width
 from onnxremat.runtimes.measure import PeakMeasurement
-from onnxremat.runtimes.recipe import ExecutionOrder
+from onnxremat.runtimes.recipe import ExecutionOrder, Recipe
 from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.targets import Made, Target, as_executed, make_target, own_schedule
@@ -47,12 +47,13 @@ class RewriteResult:
     """A model that runs within a limit, and everything measured on the way.
 
     `limit_bytes` is None if the smallest peak was asked for. `figure` says in words what the limit
-    is of; `original`, `released` and `rewritten` are measured figures of that kind. `peak` and
-    `floor` describe the original in its own order, with substitutes for the nodes in `replaced`.
-    `stock` is there for files for default session options, `static` if a static plan was asked for,
-    and `plan_output` is where it was written. `verification` is None with `verify=False`.
-    `planning_seconds` is the time from the imported model to the rewritten one, measuring it
-    included. `stopped`: planning was ended early (Ctrl-C), with the best plan so far.
+    is of; `recipe` are the session options of the file; `original`, `released` and `rewritten` are
+    measured figures of that kind. `peak` and `floor` describe the original in its own order, with
+    substitutes for the nodes in `replaced`. `stock` is there for files for default session options,
+    `static` if a static plan was asked for, and `plan_output` is where it was written.
+    `verification` is None with `verify=False`. `planning_seconds` is the time from the imported
+    model to the rewritten one, measuring it included. `stopped`: planning was ended early (Ctrl-C),
+    with the best plan so far.
     """
 
     model: onnx.ModelProto
@@ -60,6 +61,7 @@ class RewriteResult:
     limit_text: str
     limit_bytes: int | None
     figure: str
+    recipe: Recipe
     plan: Plan
     peak: Peak
     floor: Floor
@@ -212,6 +214,7 @@ def _plan_and_verify(
         limit_text=limit.text,
         limit_bytes=problem.budget_bytes,
         figure=target.figure,
+        recipe=target.recipe,
         plan=attempt.plan,
         peak=peak,
         floor=find_floor(graph, target.rules),

@@ -21,8 +21,10 @@ from onnxremat.planners.greedy import greedy
 from onnxremat.planners.local_search import local_search
 from onnxremat.planners.lower_sets import lower_sets
 from onnxremat.planners.moccasin import moccasin
+from onnxremat.planners.pwremat import pwremat
 from onnxremat.planners.reorder import reorder
 from onnxremat.planners.revolve import revolve
+from onnxremat.planners.twremat import twremat
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,18 @@ PLANNERS: Mapping[str, PlannerInfo] = MappingProxyType(
                 revolve,
                 "Griewank 2000",
                 "training graphs: binomial checkpointing, the best number of snapshots",
+            ),
+            PlannerInfo(
+                "twremat",
+                twremat,
+                "Kumar 2019, algorithm 1",
+                "divide and conquer over a tree decomposition, with proved bounds; then polished",
+            ),
+            PlannerInfo(
+                "pwremat",
+                pwremat,
+                "Kumar 2019, supplement, algorithm 3",
+                "interleaved schedules over a path decomposition with a spine; then polished",
             ),
             PlannerInfo(
                 "moccasin",

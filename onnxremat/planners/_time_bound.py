@@ -8,6 +8,9 @@ time beyond one pass is at least
 
     min over D, and over what is kept within the room beside u, of the sum of c over the rest
 
+With recomputation an instance of a graph output that is not its last one may be taken over in
+place, so what u may take over is that of any schedule (`bounds.could_be_taken_over`).
+
 In a given order D is known, and the relaxed knapsack (values kept in part) is solved by sorting.
 In a free order it is relaxed by a price of p per byte, which for every p >= 0 gives
 
@@ -23,6 +26,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from onnxremat.bounds import could_be_taken_over
 from onnxremat.graph import Graph
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Problem
@@ -53,22 +57,24 @@ def extra_time_bound(
     one for each price at those with the least room.
     """
     facts = Facts(graph, rules)
+    rooms = [budget_bytes - facts.constant_bytes - n for n in _beside(facts, rules)]
     if fixed_order:
-        return _given_order_bound(facts, budget_bytes)
+        return _given_order_bound(facts, rooms)
     network = Network(facts)
+    size = np.array(facts.size, dtype=np.int64)
     lacking = []
     for v in by_live_bytes(facts, network.beside)[:_LOOKED_AT]:
         if stop():
             break
-        nbytes, _ = network.around(v)
-        if nbytes > budget_bytes:
-            lacking.append((budget_bytes - nbytes, v))
+        live, _ = network.least(v, size)
+        if live > rooms[v]:
+            lacking.append((rooms[v] - live, v))
     best = 0.0
     cost = _shared_costs(facts)
     for _, v in sorted(lacking)[:_MOST_OPS]:
         if stop():
             break
-        best = max(best, _priced_bound(facts, network, v, budget_bytes, cost))
+        best = max(best, _priced_bound(facts, network, v, rooms[v], cost))
     return int(np.ceil(best - 1e-6 * max(best, 1.0)))
 
 
@@ -86,6 +92,16 @@ def least_time_of(problem: Problem, stop: Callable[[], bool] = lambda: False) ->
     )
 
 
+def _beside(facts: Facts, rules: MemoryRules) -> list[int]:
+    """The least that each op needs beside what is live before it, in any schedule."""
+    return [
+        sum(facts.size[t] for t in op.outputs)
+        + facts.scratch[v]
+        - sum(facts.size[t] for t in could_be_taken_over(facts.graph, rules, v))
+        for v, op in enumerate(facts.graph.ops)
+    ]
+
+
 def _shared_costs(facts: Facts) -> Floats:
     """The time to make each tensor again, infinite for what is not made twice."""
     graph = facts.graph
@@ -96,10 +112,9 @@ def _shared_costs(facts: Facts) -> Floats:
     return cost
 
 
-def _given_order_bound(facts: Facts, budget_bytes: int) -> int:
+def _given_order_bound(facts: Facts, rooms: list[int]) -> int:
     """The relaxed knapsack at every op of the given order."""
     graph = facts.graph
-    network = Network(facts)
     cost = _shared_costs(facts)
     last = np.full(len(graph.tensors), -1)
     for v in range(len(graph.ops)):
@@ -108,9 +123,8 @@ def _given_order_bound(facts: Facts, budget_bytes: int) -> int:
     live: set[int] = set()
     best = 0.0
     for v, op in enumerate(graph.ops):
-        room = budget_bytes - facts.constant_bytes - network.beside[v]
         reads = facts.reads[v]
-        lacking = sum(facts.size[t] for t in live) - room
+        lacking = sum(facts.size[t] for t in live) - rooms[v]
         if lacking > 0:
             choice = [t for t in live if t not in reads and facts.size[t]]
             best = max(best, _cheapest(facts, cost, choice, lacking))
@@ -132,10 +146,9 @@ def _cheapest(facts: Facts, cost: Floats, choice: list[int], lacking: int) -> fl
     return total
 
 
-def _priced_bound(facts: Facts, network: Network, v: int, budget_bytes: int, cost: Floats) -> float:
+def _priced_bound(facts: Facts, network: Network, v: int, room: int, cost: Floats) -> float:
     """The best bound around op v over some prices of a byte."""
     size = np.array(facts.size, dtype=np.float64)
-    room = budget_bytes - facts.constant_bytes - network.beside[v]
     cost = cost.copy()
     cost[list(facts.reads[v])] = np.inf
     finite = np.isfinite(cost) & (size > 0) & (cost > 0)

@@ -16,7 +16,7 @@ from onnxremat.memory import profile
 from onnxremat.plan import Limits, Problem
 from onnxremat.planners._engine import Score, score
 from onnxremat.planners._staged import staged, without_idle
-from onnxremat.planners.moccasin import COPIES, solve
+from onnxremat.planners.moccasin import COPIES, is_exact, solve
 from onnxremat.schedule import Schedule
 
 WHOLE = 150
@@ -56,7 +56,7 @@ def settle(
     place = {v: i for i, v in enumerate(order)}
     hint = staged(Schedule(tuple(place[v] for v in best.schedule.steps)))
     budget = problem.budget_bytes
-    if hint is None or budget is None:
+    if hint is None or budget is None or not is_exact(problem):
         return Settled(best, False, copies)
     if profile(graph, hint, problem.rules).peak_bytes > budget:
         return Settled(best, False, copies)

@@ -14,7 +14,8 @@ from onnxremat.planners.reorder import reorder
 from onnxremat.schedule import Schedule
 from onnxremat.schedule import given_order as order_of_file
 
-REORDER_SHARE = 0.15
+REORDER_SHARE, REORDER_SHARE_SMALLEST = 0.15, 0.3
+"""With a budget, and for the smallest peak."""
 BLOCKS_SHARE, BLOCKS_FROM = 0.2, 3000
 """For graphs of so many ops; smaller ones are searched as well without."""
 SEARCH_SHARE, SEARCH_SHARE_LARGE = 0.75, 0.92
@@ -45,7 +46,8 @@ def auto(problem: Problem, limits: Limits) -> Plan:
         plan = _better(problem, plan, _from_blocks(problem, _share(limits, clock, BLOCKS_SHARE)))
     ordered: tuple[Schedule, ...] = ()
     if not problem.fixed_order:
-        share = REORDER_SHARE if may_copy else 1.0
+        share = REORDER_SHARE if problem.budget_bytes is not None else REORDER_SHARE_SMALLEST
+        share = share if may_copy else 1.0
         order = reorder(problem, _share(limits, clock, share))
         plan, ordered = _better(problem, plan, order), (order.schedule,)
     proved = plan.status in (PlanStatus.OPTIMAL, PlanStatus.INFEASIBLE)

@@ -68,9 +68,8 @@ def checkmate(problem: Problem, limits: Limits) -> Plan:
         return make_plan(problem, best.schedule, "checkmate", peak_bound_bytes=bound)
     solved = solve(problem, limits, max_copies=problem.max_copies)
     proved = solved.proved and not solved.infeasible and problem.fixed_order
-    if solved.infeasible and problem.fixed_order:
-        bound = min(budget + 1, best.peak_bytes)
-    elif solved.steps is not None:
+    refuted = solved.infeasible and problem.fixed_order
+    if solved.steps is not None:
         schedule = without_idle(problem, Schedule(solved.steps))
         best = best_of(problem, (best.schedule, schedule))
         proved = proved and best.peak_bytes <= budget and best.time_cost <= (solved.time_cost or 0)
@@ -80,7 +79,8 @@ def checkmate(problem: Problem, limits: Limits) -> Plan:
         "checkmate",
         peak_bound_bytes=bound,
         proved=proved,
-        scope=_scope(problem) if proved or solved.infeasible else "",
+        refuted=refuted,
+        scope=_scope(problem) if proved or refuted else "",
     )
 
 

@@ -5,12 +5,12 @@ which describes the pass HloRematerialization of XLA. Walk the order; while the 
 more than the limit, give up one value that is live across it and recompute it before its next
 reader; if nothing helps, go on.
 
-As in XLA, the value is the one that saves the most bytes for its time, and where no single op can
-be recomputed from what is live, blocks of 2, 4 and 8 ops are tried. Deviations: a block is an op
-with those of its predecessors whose values are gone, instead of consecutive ops, so that nothing
-before the op at hand is held longer; a recomputed value is not given up before it was read, which
-ends the walk; without a budget the limit is lowered by bisection. O(n) for each recomputation and
-limit, n the length of the sequence.
+As in XLA, where no single op can be recomputed from what is live, blocks of 2, 4 and 8 ops are
+tried. Deviations: the value is the one that saves the most bytes for its time, not the most bytes;
+a block is an op with those of its predecessors whose values are gone, instead of consecutive ops,
+so that nothing before the op at hand is held longer; a recomputed value is not given up before it
+was read, which ends the walk; without a budget the limit is lowered by bisection. O(n) for each
+recomputation and limit, n the length of the sequence.
 """
 
 import time

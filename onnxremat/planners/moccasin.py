@@ -11,7 +11,9 @@ of reservoirs (`reservoir` brings those back). Redundant: for each first executi
 what is held across it. Start times are numbered without holes (`_retention`). Phase 1 is skipped
 when a start meets the budget. Without an input order half of the limits goes to the staged domain
 of the given one, whose plan is the hint; first executions that nobody reads are left out of it.
-O(copies^2 x reads) variables; the search is exponential.
+Outputs are held to the
+end, and nothing runs behind the last first execution of the staged domain; ops that the runtime
+starts at once (`Op.eager`) run once. O(copies^2 x reads) variables; the search is exponential.
 """
 
 import threading
@@ -84,7 +86,9 @@ def moccasin(problem: Problem, limits: Limits) -> Plan:
         limits = replace(limits, iterations=half.iterations)
     rest = _part(limits, started, 1.0)
     solved = _ask(problem, rest, best.schedule)
-    proved = solved.proved and not solved.infeasible
+    exact = is_exact(problem)
+    proved = exact and solved.proved and not solved.infeasible
+    refuted = exact and solved.infeasible and problem.max_copies is not None
     best = _best_with(problem, best, solved)
     # A model that is more generous than the simulator proves nothing about another plan.
     proved = proved and (
@@ -92,7 +96,7 @@ def moccasin(problem: Problem, limits: Limits) -> Plan:
         if budget is None
         else best.peak_bytes <= budget and best.time_cost <= solved.time_bound
     )
-    if budget is None or problem.max_copies is not None:
+    if exact and problem.max_copies is not None and not problem.fixed_order:
         bound = min(max(bound, solved.peak_bound_bytes), best.peak_bytes)
     return make_plan(
         problem,
@@ -100,8 +104,16 @@ def moccasin(problem: Problem, limits: Limits) -> Plan:
         "moccasin",
         peak_bound_bytes=bound,
         proved=proved,
-        scope=_scope(problem) if proved or solved.infeasible else "",
+        refuted=refuted,
+        scope=_scope(problem) if proved or refuted else "",
     )
+
+
+def is_exact(problem: Problem) -> bool:
+    """Whether what the model proves is true under the rules of memory: where values that nobody
+    reads are held to the end, it does not let such an op run again."""
+    single = all(len(op.outputs) <= 1 for op in problem.graph.ops)
+    return not problem.rules.unread_held or (single and not problem.fixed_order)
 
 
 def _ask(problem: Problem, limits: Limits, hint: Schedule) -> Solved:

@@ -18,10 +18,13 @@ from onnxremat.plan import Limits, Plan, PlanStatus, Problem, Progress
 from onnxremat.planners import PLANNERS, compile_kernels, compiled_kernels_cached
 from onnxremat.schedule import check, given_order
 from tests.graphs import chain, graphs, memory_rules
+from tests.planners.test_moccasin import best_staged
 from tests.test_bounds import COPIES, every_schedule
 
 LIMITS = Limits(seconds=20, iterations=3000)
 ALL = list(PLANNERS)
+STAGED = "between two of them"
+"""Said of the published formulations of a given order, which hold less than the problem does."""
 
 
 def certify(problem: Problem, plan: Plan) -> None:
@@ -39,7 +42,7 @@ def certify(problem: Problem, plan: Plan) -> None:
     assert plan.meets(budget) == (plan.status in {PlanStatus.OPTIMAL, PlanStatus.FEASIBLE})
     if plan.status is PlanStatus.INFEASIBLE:
         assert budget is not None
-        assert plan.peak_bound_bytes > budget
+        assert plan.peak_bound_bytes > budget or plan.scope
     runs = [plan.schedule.steps.count(v) for v in range(len(graph.ops))]
     if problem.max_copies is not None:
         assert max(runs) <= problem.max_copies
@@ -95,6 +98,9 @@ def best_known(problem: Problem) -> tuple[int, int | None]:
 def test_optimal_and_infeasible_are_never_wrong(name: str, problem: Problem) -> None:
     plan = PLANNERS[name].function(problem, LIMITS)
     smallest, fastest = best_known(problem)
+    assert plan.peak_bound_bytes <= smallest
+    if STAGED in plan.scope:
+        smallest, fastest = best_staged(problem, problem.max_copies or COPIES)
     if plan.status is PlanStatus.INFEASIBLE:
         assert fastest is None
     if fastest is not None:

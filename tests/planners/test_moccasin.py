@@ -12,7 +12,7 @@ from onnxremat.bounds import peak_bound
 from onnxremat.graph import Graph
 from onnxremat.memory import PAPER_RULES, profile
 from onnxremat.plan import Limits, PlanStatus, Problem, Progress
-from onnxremat.planners.moccasin import lowest_peak, moccasin, solve
+from onnxremat.planners.moccasin import is_exact, lowest_peak, moccasin, solve
 from onnxremat.schedule import Schedule, ScheduleError, check, given_order
 from tests.graphs import chain as chain_of
 from tests.graphs import graphs, memory_rules
@@ -92,6 +92,11 @@ def test_nothing_claimed_is_wrong_under_any_rules(problem: Problem, without_budg
     plan = moccasin(problem, LIMITS)
     assert is_valid(problem.graph, plan.schedule)
     assert plan.peak_bound_bytes <= smallest
+    if not is_exact(problem):
+        assert plan.status is not PlanStatus.INFEASIBLE or plan.peak_bound_bytes > (
+            problem.budget_bytes or 0
+        )
+        return
     if without_budget:
         assert (plan.peak_bytes == smallest) == (plan.status is PlanStatus.OPTIMAL)
     elif plan.status is PlanStatus.OPTIMAL:
@@ -152,7 +157,7 @@ def test_a_budget_below_the_smallest_peak_is_proved_impossible() -> None:
     assert given_peak > peak_bound(HARD.graph, HARD.rules).nbytes
     plan = moccasin(dataclasses.replace(once, budget_bytes=given_peak - 1), LIMITS)
     assert plan.status is PlanStatus.INFEASIBLE
-    assert plan.peak_bound_bytes == given_peak
+    assert "in the given order" in plan.scope
 
 
 def test_stop_is_honoured_and_no_iterations_change_nothing() -> None:

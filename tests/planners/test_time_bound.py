@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from onnxremat.graph import Graph, Op, Tensor
 from onnxremat.memory import MemoryRules, profile
 from onnxremat.planners._time_bound import extra_time_bound
-from onnxremat.schedule import given_order
+from onnxremat.schedule import Schedule, given_order
 from tests.graphs import graphs, memory_rules
 from tests.test_bounds import every_schedule
 
@@ -47,6 +47,22 @@ def test_the_cheaper_value_is_made_again() -> None:
             found = extra_time_bound(skip(costs), MemoryRules(), 150, fixed_order=fixed_order)
             assert least * 0.7 <= found <= min(costs)
     assert extra_time_bound(skip((7, 9)), MemoryRules(), 180, fixed_order=False) == 0
+
+
+def test_an_output_that_is_made_again_at_the_end_may_be_taken_over_before() -> None:
+    """The sequence u w v z u has a peak of 8 and costs 1 more."""
+    sizes = (4, 4, 4, 0)
+    tensors = tuple(Tensor(f"t{i}", (), "uint8", n) for i, n in enumerate(sizes))
+    ops = (
+        Op("u", "Op", (), (0,), cost=1),
+        Op("w", "Op", (), (1,), cost=100),
+        Op("v", "InPlace", (0,), (2,), cost=1),
+        Op("z", "Op", (2,), (3,), cost=1),
+    )
+    graph, rules = Graph(tensors, ops, (), (0, 1)), MemoryRules(inplace={"InPlace": ((0, 0),)})
+    assert profile(graph, Schedule((0, 1, 2, 3, 0)), rules).peak_bytes == 8
+    for fixed_order in (False, True):
+        assert extra_time_bound(graph, rules, 8, fixed_order=fixed_order) <= 1
 
 
 def test_it_may_stop_at_once() -> None:
