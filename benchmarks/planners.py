@@ -244,7 +244,7 @@ def moves_part(shared: Path) -> Iterator[tuple[list[str], bool]]:
     own = profile(graph, given_order(graph), PAPER_RULES).peak_bytes
     problem = Problem(graph, PAPER_RULES, own * 80 // 100, fixed_order=True)
     begin = PLANNERS["local_search"].function(problem, Limits(seconds=3)).schedule
-    moves = 200_000
+    moves = 500_000
     clock = Clock(Limits(seconds=60, iterations=moves), time.monotonic())
     engine = Engine(problem, score(problem, begin), clock, Cooling())
     started = time.perf_counter()

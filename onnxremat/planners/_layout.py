@@ -25,7 +25,7 @@ from onnxremat.planners._flat import FlatGraph, Ints
 
 NONE = -1
 EMPTY = -(1 << 60)
-BLOCK = 32
+BLOCK = 16
 
 # Rows of State.slot, by slot.
 EXECUTION, HELD = range(2)
