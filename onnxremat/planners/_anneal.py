@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from onnxremat.planners import _flat as flat
 from onnxremat.planners import _layout as at
 from onnxremat.planners._edit import apply_wanted, has_room, load, read_steps, undo
 from onnxremat.planners._flat import FlatGraph, Floats, Ints
@@ -21,7 +22,7 @@ from onnxremat.planners._moves import (
     relocate,
     shift,
 )
-from onnxremat.planners._state import refresh
+from onnxremat.planners._state import next_reader, reading, refresh
 
 COUNT, BEST_COUNT, BEST_TIME, BEST_PEAK, ACCEPTED = range(5)
 """Positions in `tally`: length of the current and of the best sequence, the best's time and peak,
@@ -72,11 +73,37 @@ def propose(graph: FlatGraph, state: State, rule: Ints, kind: int) -> bool:
 
 
 @kernel
-def move(graph: FlatGraph, state: State, rule: Ints, kind: int) -> bool:
-    """Do one random move; what it did is in the journal, even if it fails."""
+def added_time(graph: FlatGraph, state: State) -> int:
+    """The time of the executions that a move wants to add, 0 if one it replaces may go for them."""
+    time = 0
+    for j in range(state.total[at.WANTED_COUNT]):
+        v = state.scratch[at.WANTED, 2 * j]
+        x = state.scratch[at.WANTED, 2 * j + 1]
+        if v == at.REMOVE:
+            return 0
+        place = state.run[at.PLACE, x] if x != at.NONE else state.slot.shape[1]
+        source = reading(state, v, place)
+        start = state.run[at.PLACE, source]
+        read = False
+        for t in range(graph.op[flat.OUTPUTS, v], graph.op[flat.OUTPUTS, v + 1]):
+            read |= next_reader(graph, state, t, start, place) != at.NONE
+        if not read:
+            return 0
+        time += graph.op[flat.COST, v]
+    return time
+
+
+@kernel
+def move(graph: FlatGraph, state: State, rule: Ints, kind: int, latest: float) -> bool:
+    """Do one random move; what it did is in the journal, even if it fails.
+
+    One that would make the time `latest` or more, whatever it does to memory, fails unseen.
+    """
     state.total[at.JOURNAL_COUNT] = 0
     while True:
         if not propose(graph, state, rule, kind) or not has_room(state, 3):
+            return False
+        if kind == EVICT and state.total[at.TIME] + added_time(graph, state) > latest:
             return False
         done = apply_wanted(graph, state, rule[FIXED])
         refresh(state)
@@ -112,9 +139,11 @@ def anneal(
             dial[PENALTY] *= dial[UP] if state.total[at.EXCESS] > 0 else dial[DOWN]
             dial[PENALTY] = min(max(dial[PENALTY], 1e-3), 1e6)
             cost = cost_of(state, dial)
-        done = move(graph, state, rule, random_kind(dial[COPYING]))
+        most = cost - temperature * math.log(1.0 - np.random.random())
+        kind = random_kind(dial[COPYING])
+        done = move(graph, state, rule, kind, most * dial[TIME_UNIT])
         new = cost_of(state, dial)
-        if not done or (new > cost and np.random.random() >= math.exp((cost - new) / temperature)):
+        if not done or new > most:
             undo(graph, state)
             continue
         cost = new
