@@ -14,7 +14,7 @@ from onnxremat.planners.reorder import reorder
 from onnxremat.schedule import Schedule
 from onnxremat.schedule import given_order as order_of_file
 
-REORDER_SHARE, REORDER_SHARE_SMALLEST = 0.15, 0.3
+REORDER_SHARE, REORDER_SHARE_SMALLEST = 0.2, 0.3
 """With a budget, and for the smallest peak."""
 BLOCKS_SHARE, BLOCKS_FROM = 0.2, 3000
 """For graphs of so many ops; smaller ones are searched as well without."""
