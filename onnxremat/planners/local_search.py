@@ -37,6 +37,9 @@ ROUND = ((0.3, True), (0.1, True), (1.0, True), (0.1, False))
 
 Short cycles end in plans of very different time; the best of several beats one long cycle."""
 
+HOT_ROUND = ((1.0, True), (3.0, True), (2.0, True), (0.3, False))
+"""Every other round from the third on: large graphs have basins that cooler cycles do not leave."""
+
 FIRST_SHARE = 0.015
 """The share of the limits of each cycle of the first round; it doubles from round to round."""
 
@@ -127,12 +130,13 @@ def _hasten(engines: Sequence[Engine], target: int) -> None:
             and not engines[0].finished(target)
         ):
             before, moves = best, clock.iterations
-            for first in range(0, len(ROUND), len(engines)):
+            cycles = HOT_ROUND if rounds >= 2 and rounds % 2 == 0 else ROUND
+            for first in range(0, len(cycles), len(engines)):
                 running = [
                     pool.submit(
                         engine.cycle, share, target, start=start if fresh else best, hot=hot
                     )
-                    for engine, (hot, fresh) in zip(engines, ROUND[first:], strict=False)
+                    for engine, (hot, fresh) in zip(engines, cycles[first:], strict=False)
                 ]
                 for cycle in running:
                     cycle.result()
