@@ -38,7 +38,10 @@ ROUND = ((0.3, True), (0.1, True), (1.0, True), (0.1, False))
 Short cycles end in plans of very different time; the best of several beats one long cycle."""
 
 HOT_ROUND = ((1.0, True), (3.0, True), (2.0, True), (0.3, False))
-"""Every other round from the third on: large graphs have basins that cooler cycles do not leave."""
+"""Every other round from the third on, and in a large graph every one but the first: it has basins
+that cooler cycles do not leave."""
+
+LARGE = 500
 
 FIRST_SHARE = 0.015
 """The share of the limits of each cycle of the first round; it doubles from round to round."""
@@ -120,7 +123,8 @@ def _hasten(engines: Sequence[Engine], target: int) -> None:
     then go on from the best of all.
     """
     clock = engines[0].clock
-    few = FEW_MOVES * len(engines[0].problem.graph.ops)
+    ops = len(engines[0].problem.graph.ops)
+    few, large = FEW_MOVES * ops, ops >= LARGE
     best = start = engines[0].best
     share, idle, rounds = FIRST_SHARE, 0, 0
     with ThreadPoolExecutor(len(engines)) as pool:
@@ -130,7 +134,8 @@ def _hasten(engines: Sequence[Engine], target: int) -> None:
             and not engines[0].finished(target)
         ):
             before, moves = best, clock.iterations
-            cycles = HOT_ROUND if rounds >= 2 and rounds % 2 == 0 else ROUND
+            hot_round = rounds > 0 if large else rounds >= 2 and rounds % 2 == 0
+            cycles = HOT_ROUND if hot_round else ROUND
             for first in range(0, len(cycles), len(engines)):
                 running = [
                     pool.submit(
