@@ -27,6 +27,9 @@ WINDOW = 60
 
 WINDOW_SECONDS = 4.0
 
+MOST_ITERATIONS = 1000
+"""Of `moccasin`, about a second, where iterations are limited; then windows are left out."""
+
 MODEL_SECONDS = 0.004
 """The time to state the model, for each op; with iterations limited none is asked for."""
 
@@ -62,6 +65,10 @@ def settle(
         return Settled(best, False, copies)
     inner = replace(problem, graph=graph, fixed_order=True, max_copies=copies, starts=())
     whole = len(order) <= WHOLE
+    if limits.iterations is not None:
+        if not whole:
+            return Settled(best, False, copies)
+        limits = replace(limits, iterations=min(limits.iterations, MOST_ITERATIONS))
     begin, idle = 0, 0
     needed = MODEL_SECONDS * len(order) if limits.iterations is None else 0.0
     while not over() and best.time_cost > least_time:
