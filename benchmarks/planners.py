@@ -16,6 +16,8 @@ workspace, nothing in place. Extra time is beyond one pass, in percent. Parts:
   anew, both compiled.
 - *large*: a 20,000-node training graph at half of its peak, in a process of its own: seconds, peak
   resident memory.
+- *agree*: `checkmate` and `moccasin` on random graphs of up to 25 ops, fixed order, two executions
+  an op: the same least time, both proved.
 - *small*: random graphs of up to 7 ops against the least time of any schedule.
 
 What the project asks of a line stands in its last column; lines that miss it end with FAILED, and
@@ -95,6 +97,7 @@ COPIES = {"moccasin": 2, "checkmate": 2, "checkmate_rounding": 2}
 MUST_PROVE = {"rl_n100", "ckm_fcn_8_vgg_train"}
 """`moccasin` alone is asked for the proved optimum of these."""
 ROUNDED = 5e-4
+AGREE_SECONDS = 90.0
 FASTER = 10.0
 LARGE_SECONDS, LARGE_BYTES, LARGE_NODES, NODES_PER_BLOCK = 60.0, 2_000_000_000, 20_000, 57
 
@@ -320,6 +323,40 @@ def large_part() -> Iterator[tuple[list[str], bool]]:
     )
 
 
+def layered_graph(rng: random.Random, count: int) -> Graph:
+    """Ops that read two near ones and now and then a far one."""
+    tensors = [Tensor("x", (), "uint8", 1, TensorKind.INPUT)]
+    ops = []
+    for v in range(count):
+        reads = {rng.randrange(max(0, v - 5), v) + 1 for _ in range(2)} if v else {0}
+        if v > 3 and rng.random() < 0.4:
+            reads.add(rng.randrange(v) + 1)
+        tensors.append(Tensor(f"t{v}", (), "uint8", rng.randint(1, 20)))
+        cost = rng.randint(1, 20)
+        ops.append(Op(f"op{v}", "Op", tuple(sorted(reads)), (v + 1,), cost=cost))
+    return Graph(tuple(tensors), tuple(ops), (0,), (count,))
+
+
+def agree_part() -> Iterator[tuple[list[str], bool]]:
+    from onnxremat.planners.checkmate import solve as by_stages
+    from onnxremat.planners.moccasin import solve as by_intervals
+
+    rng = random.Random(1)
+    for count in (10, 13, 16, 19, 22, 25):
+        graph = layered_graph(rng, count)
+        own = profile(graph, given_order(graph), PAPER_RULES).peak_bytes
+        budget = max(peak_bound(graph, PAPER_RULES).nbytes, own * 90 // 100)
+        problem = Problem(graph, PAPER_RULES, budget, fixed_order=True, max_copies=2)
+        cells, found = [str(count), str(graph.total_cost())], []
+        for solve in (by_stages, by_intervals):
+            started = time.perf_counter()
+            solved = solve(problem, Limits(seconds=AGREE_SECONDS), max_copies=2)
+            cells.append(f"{solved.time_cost} in {time.perf_counter() - started:.1f} s")
+            found.append((solved.time_cost, solved.infeasible) if solved.proved else object())
+        holds = found[0] == found[1]
+        yield [*cells, "both proved, equal" + ("" if holds else " FAILED")], holds
+
+
 def small_graph(rng: random.Random) -> Graph:
     """Up to seven ops with random times, several outputs and scratch."""
     tensors = [Tensor("x", (), "uint8", 4, TensorKind.INPUT)]
@@ -384,6 +421,7 @@ HEADERS = {
              "least", "asked"),
     "moves": ("graph", "executions", "move us", "whole us", "ratio", "asked"),
     "large": ("model", "ops", "reached", "extra time", "seconds", "resident MB", "asked"),
+    "agree": ("ops", "one pass", "checkmate", "moccasin", "asked"),
     "small": ("planner", "graphs", "possible", "optimum found", "wrong claims", "bounds too high"),
 }  # fmt: skip
 
@@ -409,6 +447,7 @@ def main() -> int:
         "real": real_part(models) if models else None,
         "moves": moves_part(shared) if shared else None,
         "large": large_part(),
+        "agree": agree_part(),
         "small": small_part(arguments.random),
     }
     lines = [f"Made at commit {commit()}, two cores, by `python -m benchmarks.planners`."]
