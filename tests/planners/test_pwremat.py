@@ -1,6 +1,7 @@
 """PWRemat: path decompositions with spines, the claims of theorem 22, and its plans."""
 
 import random
+from importlib import import_module
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import given, settings
 from onnxremat.graph import Graph
 from onnxremat.memory import PAPER_RULES, MemoryRules, profile
 from onnxremat.plan import Limits, PlanStatus, Problem
-from onnxremat.planners import pwremat as planner
 from onnxremat.planners._decomposition import (
     DecompositionError,
     dependency_edges,
@@ -166,7 +166,7 @@ def test_a_deep_graph_needs_no_python_recursion() -> None:
 
 
 def test_what_is_left_out_stands_in_the_scope(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "WIDEST", 2)
+    monkeypatch.setattr(import_module("onnxremat.planners.pwremat"), "WIDEST", 2)
     plan = pwremat(Problem(backward(30), MemoryRules()), ONE_MOVE)
     assert "left out as too wide or too long: tree with the given spine, bags of" in plan.scope
 

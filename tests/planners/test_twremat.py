@@ -1,6 +1,7 @@
 """TWRemat: the promises of theorem 5 on every step, and its plans."""
 
 import dataclasses
+from importlib import import_module
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import given, settings
 from onnxremat.graph import Graph, Op, Tensor
 from onnxremat.memory import PAPER_RULES, MemoryRules, profile
 from onnxremat.plan import Limits, PlanStatus, Problem
-from onnxremat.planners import twremat as planner
 from onnxremat.planners._recursion import tree_schedule
 from onnxremat.planners.twremat import recursion_limits, twremat
 from onnxremat.schedule import check, given_order
@@ -121,7 +121,7 @@ def test_ops_that_must_run_once_do_and_copies_are_limited() -> None:
 def test_too_long_schedules_are_given_up_and_the_plan_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(planner, "LONGEST", 1)
+    monkeypatch.setattr(import_module("onnxremat.planners.twremat"), "LONGEST", 1)
     graph = backward(60)
     _, _, parts = decomposed(graph)
     assert tree_schedule(graph, parts, 1, most_steps=len(graph.ops)) is None
