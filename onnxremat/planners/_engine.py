@@ -15,7 +15,7 @@ from onnxremat.memory import MemoryRules, profile
 from onnxremat.plan import Limits, Problem, Progress
 from onnxremat.planners._flat import Floats, Ints, flatten
 from onnxremat.planners._layout import TARGET, make_state
-from onnxremat.schedule import Schedule, ScheduleError, check
+from onnxremat.schedule import Schedule, ScheduleError, check, given_order
 
 NO_LIMIT = 1 << 60
 
@@ -85,6 +85,12 @@ def admissible(problem: Problem, schedule: Schedule) -> bool:
     return not problem.fixed_order or firsts == sorted(firsts)
 
 
+def best_start(problem: Problem) -> Score:
+    """The best of the given order and the admissible starts of the problem."""
+    starts = (s for s in problem.starts if admissible(problem, s))
+    return best_of(problem, (given_order(problem.graph), *starts))
+
+
 @lru_cache(maxsize=1)
 def _load_kernels() -> bool:
     """Load the compiled kernels, or compile them; whether they were cached."""
@@ -114,15 +120,12 @@ def usable_processors() -> int:
     return os.cpu_count() or 1
 
 
-class Clock:
-    """How much of the limits is used up since `started` (seconds of `time.monotonic`).
-
-    Making one makes the kernels ready. Compiling them, once per machine, does not count.
-    """
+class Stopwatch:
+    """How much of the limits is used up since `started` (seconds of `time.monotonic`)."""
 
     def __init__(self, limits: Limits, started: float) -> None:
         self.limits = limits
-        self.started = started + _compilation_seconds()
+        self.started = started
         self.iterations = 0
         self.lock = threading.Lock()
 
@@ -139,10 +142,6 @@ class Clock:
         """Seconds until the limit."""
         return self.limits.seconds - self.seconds()
 
-    def started_enough(self) -> bool:
-        """Whether starting points have taken their share of the seconds, or it is time to stop."""
-        return self.seconds() > STARTS_SHARE * self.limits.seconds or self.over()
-
     def used(self) -> float:
         """Share of the budget used: of iterations if they are limited, else of seconds."""
         if self.limits.iterations is not None:
@@ -150,10 +149,28 @@ class Clock:
             return self.iterations / limit if limit > 0 else 1.0
         return self.seconds() / max(self.limits.seconds, 1e-9)
 
+    def stopped(self, share: float = 1.0) -> bool:
+        """Whether that share of the seconds is used, or the caller says stop."""
+        stop = self.limits.stop
+        return self.seconds() > share * self.limits.seconds or (stop is not None and stop())
+
     def over(self) -> bool:
         """Whether to stop now."""
-        stop = self.limits.stop
-        return self.used() >= 1.0 or self.left() <= 0.0 or (stop is not None and stop())
+        return self.used() >= 1.0 or self.left() <= 0.0 or self.stopped()
+
+
+class Clock(Stopwatch):
+    """A Stopwatch of a search with compiled kernels.
+
+    Making one makes them ready. Compiling them, once per machine, does not count.
+    """
+
+    def __init__(self, limits: Limits, started: float) -> None:
+        super().__init__(limits, started + _compilation_seconds())
+
+    def started_enough(self) -> bool:
+        """Whether starting points have taken their share of the seconds, or it is time to stop."""
+        return self.seconds() > STARTS_SHARE * self.limits.seconds or self.over()
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +299,7 @@ class Engine:
         return steps
 
 
-def report(clock: Clock, found: Score) -> None:
+def report(clock: Stopwatch, found: Score) -> None:
     """Tell the caller about a better plan, one thread at a time."""
     if clock.limits.on_progress is not None:
         with clock.lock:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence, Set
 
 from onnxremat.bounds import peak_bound
 from onnxremat.memory import MemoryRules
-from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
+from onnxremat.plan import Limits, Plan, Problem, make_plan
 from onnxremat.planners._chain import Chain, Kind, Operation
-from onnxremat.planners._engine import Score, admissible, score
-from onnxremat.schedule import Schedule, given_order, without_unread
+from onnxremat.planners._engine import Score, Stopwatch, admissible, best_start, report, score
+from onnxremat.schedule import Schedule, without_unread
 from onnxremat.training import NotTrainingError, Stages, TrainingSplit, cut, split_training
 
 
@@ -138,39 +138,22 @@ class Chooser:
     Starts with the given order and the starts of the problem. An iteration is a schedule shown.
     """
 
-    def __init__(self, problem: Problem, limits: Limits, started: float) -> None:
-        self.problem, self.limits, self.started = problem, limits, started
-        self.shown = 0
-        self.best = score(problem, given_order(problem.graph))
-        for start in problem.starts:
-            if admissible(problem, start):
-                self._keep(score(problem, start))
-
-    def over(self) -> bool:
-        """Whether the limits are used up."""
-        limits = self.limits
-        return (
-            (limits.iterations is not None and self.shown >= limits.iterations)
-            or time.monotonic() - self.started >= limits.seconds
-            or (limits.stop is not None and limits.stop())
-        )
+    def __init__(self, problem: Problem, watch: Stopwatch) -> None:
+        self.problem, self.over = problem, watch.over
+        self.best = best_start(problem)
+        self._watch = watch
+        report(watch, self.best)
 
     def show(self, schedule: Schedule) -> Score | None:
         """Measure a schedule and keep it if it is the best; None if it is none of the problem."""
-        self.shown += 1
+        self._watch.count(1)
         if not admissible(self.problem, schedule):
             return None
         found = score(self.problem, schedule)
-        self._keep(found)
+        if found.better_than(self.best, self.problem.budget_bytes):
+            self.best = found
+            report(self._watch, found)
         return found
-
-    def _keep(self, found: Score) -> None:
-        if not found.better_than(self.best, self.problem.budget_bytes):
-            return
-        self.best = found
-        if self.limits.on_progress is not None:
-            seconds = time.monotonic() - self.started
-            self.limits.on_progress(Progress(seconds, found.peak_bytes, found.time_cost))
 
     def meets(self, found: Score | None) -> bool:
         """Whether a budget is asked for and met."""
@@ -188,7 +171,7 @@ def plan_training(problem: Problem, limits: Limits, planner: str, search: Search
     `Plan.scope` says why."""
     started = time.monotonic()
     bound = peak_bound(problem.graph, problem.rules).nbytes
-    chooser = Chooser(problem, limits, started)
+    chooser = Chooser(problem, Stopwatch(limits, started))
     if problem.max_copies == 1:
         scope = "the given order: nothing may be recomputed"
     else:

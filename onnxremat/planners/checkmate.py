@@ -25,7 +25,7 @@ from ortools.math_opt.python import mathopt  # type: ignore[import-untyped]
 from onnxremat.bounds import peak_bound
 from onnxremat.graph import TensorKind
 from onnxremat.plan import Limits, Plan, Problem, make_plan
-from onnxremat.planners._engine import admissible, best_of
+from onnxremat.planners._engine import admissible, best_of, best_start
 from onnxremat.planners._retention import takeover_pairs
 from onnxremat.planners._staged import without_idle
 from onnxremat.schedule import Schedule, given_order
@@ -61,8 +61,7 @@ def checkmate(problem: Problem, limits: Limits) -> Plan:
     """
     graph, budget = problem.graph, problem.budget_bytes
     bound = peak_bound(graph, problem.rules).nbytes
-    starts = (s for s in problem.starts if admissible(problem, s))
-    best = best_of(problem, (given_order(graph), *starts))
+    best = best_start(problem)
     one_pass = best.time_cost == graph.total_cost()
     if budget is None or bound > budget or (best.peak_bytes <= budget and one_pass):
         return make_plan(problem, best.schedule, "checkmate", peak_bound_bytes=bound)

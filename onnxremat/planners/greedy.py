@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from onnxremat.bounds import peak_bound
 from onnxremat.graph import TensorKind
 from onnxremat.memory import profile
-from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
-from onnxremat.planners._engine import Score, admissible, best_of, score
-from onnxremat.schedule import Schedule, ScheduleError, check, given_order
+from onnxremat.plan import Limits, Plan, Problem, make_plan
+from onnxremat.planners._engine import Score, Stopwatch, best_start, report, score
+from onnxremat.schedule import Schedule, ScheduleError, check
 
 BLOCKS = (1, 2, 4, 8)
 """The most ops recomputed for one value, tried in turn."""
@@ -36,15 +36,14 @@ LONGEST = 8
 def greedy(problem: Problem, limits: Limits) -> Plan:
     """A plan by one walk over the best start; without a budget, by some walks at lower limits."""
     bound = peak_bound(problem.graph, problem.rules).nbytes
-    starts = (s for s in problem.starts if admissible(problem, s))
-    start = best_of(problem, (given_order(problem.graph), *starts))
-    walk = _Walk(problem, limits, time.monotonic())
+    start = best_start(problem)
+    walk = _Walk(problem, Stopwatch(limits, time.monotonic()))
     best = start
     if problem.budget_bytes is not None and bound <= problem.budget_bytes < start.peak_bytes:
         best = walk.better(best, start, problem.budget_bytes)
     low, high = bound, start.peak_bytes
     for _ in range(BISECTIONS if problem.budget_bytes is None else 0):
-        if low >= high or walk.over():
+        if low >= high or walk.watch.over():
             break
         limit = (low + high) // 2
         best = walk.better(best, start, limit)
@@ -70,31 +69,19 @@ class _Choice:
 
 
 class _Walk:
-    """Walks over a sequence that grows while it is walked."""
+    """Walks over a sequence that grows while it is walked; a change is an iteration."""
 
-    def __init__(self, problem: Problem, limits: Limits, started: float) -> None:
-        self.problem, self.limits, self.started = problem, limits, started
+    def __init__(self, problem: Problem, watch: Stopwatch) -> None:
+        self.problem, self.watch = problem, watch
         self.graph = problem.graph
         self.size = [problem.rules.nbytes(t) for t in problem.graph.tensors]
-        self.changes = 0
-
-    def over(self) -> bool:
-        """Whether to stop now; a change of the sequence is an iteration."""
-        limits = self.limits
-        return (
-            (limits.iterations is not None and self.changes >= limits.iterations)
-            or time.monotonic() - self.started >= limits.seconds
-            or (limits.stop is not None and limits.stop())
-        )
 
     def better(self, best: Score, start: Score, limit_bytes: int) -> Score:
         """The better of `best` and a walk from `start` at a limit."""
         found = score(self.problem, self._at(start.schedule, limit_bytes))
         if not found.better_than(best, self.problem.budget_bytes):
             return best
-        if self.limits.on_progress is not None:
-            seconds = time.monotonic() - self.started
-            self.limits.on_progress(Progress(seconds, found.peak_bytes, found.time_cost))
+        report(self.watch, found)
         return found
 
     def _at(self, schedule: Schedule, limit_bytes: int) -> Schedule:
@@ -102,12 +89,12 @@ class _Walk:
         live = profile(self.graph, schedule, self.problem.rules).live_bytes
         step = 0
         while step < len(schedule) and len(schedule) < longest:
-            while live[step] > limit_bytes and not self.over():
+            while live[step] > limit_bytes and not self.watch.over():
                 changed = self._relieved(schedule, step, live[step])
                 if changed is None:
                     break
                 schedule, live = changed
-                self.changes += 1
+                self.watch.count(1)
             step += 1
         return schedule
 

@@ -26,7 +26,7 @@ from ortools.sat.python import cp_model
 from onnxremat.bounds import peak_bound
 from onnxremat.memory import profile
 from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
-from onnxremat.planners._engine import Score, admissible, best_of
+from onnxremat.planners._engine import Score, best_of, best_start
 from onnxremat.planners._retention import Retention, Shape
 from onnxremat.planners._staged import staged, without_idle
 from onnxremat.schedule import Schedule, given_order
@@ -72,8 +72,7 @@ def moccasin(problem: Problem, limits: Limits) -> Plan:
     started = time.monotonic()
     graph, budget = problem.graph, problem.budget_bytes
     bound = peak_bound(graph, problem.rules).nbytes
-    starts = (s for s in problem.starts if admissible(problem, s))
-    best = best_of(problem, (given_order(graph), *starts))
+    best = best_start(problem)
     done = best.peak_bytes <= (bound if budget is None else budget) and (
         budget is None or best.time_cost == graph.total_cost()
     )

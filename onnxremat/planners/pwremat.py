@@ -11,16 +11,14 @@ algorithm 2 and with the given order as the spine. `local_search` spends the res
 the best schedule. The algorithm knows no limit of memory: a budget chooses among the schedules.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from onnxremat.bounds import peak_bound
 from onnxremat.graph import Graph
-from onnxremat.plan import Limits, Plan, Problem, make_plan
+from onnxremat.plan import Limits, Plan, Problem
 from onnxremat.planners._decomposition import dependency_edges, tree_decomposition
-from onnxremat.planners._engine import Clock, Score, admissible, best_of, report, score
+from onnxremat.planners._engine import Clock, Score, report, score
 from onnxremat.planners._path_decomposition import (
     Spined,
     add_spine,
@@ -28,10 +26,11 @@ from onnxremat.planners._path_decomposition import (
     given_spine,
     layouts,
 )
+from onnxremat.planners._polishing import swept_and_polished
 from onnxremat.planners._recursion import wanted_ops
 from onnxremat.planners._spine_recursion import Spine
-from onnxremat.planners.twremat import LONGEST, polished
-from onnxremat.schedule import Schedule, given_order, without_unread
+from onnxremat.planners.twremat import LONGEST
+from onnxremat.schedule import Schedule, without_unread
 
 WIDEST = 40
 """Path decompositions with larger bags are left out."""
@@ -49,19 +48,7 @@ def pwremat(problem: Problem, limits: Limits) -> Plan:
     With a budget: the least time that meets it. Without one: the smallest peak. Limited iterations
     are moves of the polishing; with none, it is left out.
     """
-    started = time.monotonic()
-    bound = peak_bound(problem.graph, problem.rules).nbytes
-    starts = (s for s in problem.starts if admissible(problem, s))
-    best = best_of(problem, (given_order(problem.graph), *starts))
-    if problem.budget_bytes is not None and bound > problem.budget_bytes:
-        return make_plan(problem, best.schedule, "pwremat", peak_bound_bytes=bound)
-    clock = Clock(limits, started)
-    scope = ""
-    if problem.fixed_order:
-        scope = "the given order kept: PWRemat makes its own, so only the polishing applies"
-    elif problem.graph.ops:
-        best, scope = _swept(problem, clock, best)
-    return polished(problem, clock, best, "pwremat", bound, scope)
+    return swept_and_polished(problem, limits, "pwremat", "PWRemat", _swept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +83,7 @@ def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tri
     count = len(graph.ops)
 
     def over() -> bool:
-        stop = clock.limits.stop
-        late = clock.seconds() > share * clock.limits.seconds
-        return late or (stop is not None and stop())
+        return clock.stopped(share)
 
     for name, own_spine, spined in spined_paths(graph, clock.limits.seed):
         if over():

@@ -13,23 +13,21 @@ Deviations are listed in `_recursion`. Schedules of more than LONGEST passes are
 plan's scope says.
 """
 
-import time
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from onnxremat.bounds import peak_bound
-from onnxremat.plan import Limits, Plan, PlanStatus, Problem, make_plan
+from onnxremat.plan import Limits, Plan, Problem
 from onnxremat.planners._decomposition import (
     Separators,
     dependency_edges,
     separators,
     tree_decomposition,
 )
-from onnxremat.planners._engine import Clock, Score, admissible, best_of, report, score
+from onnxremat.planners._engine import Clock, Score, report, score
+from onnxremat.planners._polishing import swept_and_polished
 from onnxremat.planners._recursion import tree_schedule
-from onnxremat.planners.local_search import local_search
-from onnxremat.schedule import given_order, without_unread
+from onnxremat.schedule import without_unread
 
 LONGEST = 40
 """Schedules of more steps than this many times the ops are given up."""
@@ -44,19 +42,7 @@ def twremat(problem: Problem, limits: Limits) -> Plan:
     With a budget: the least time that meets it. Without one: the smallest peak. Limited iterations
     are moves of the polishing; with none, it is left out.
     """
-    started = time.monotonic()
-    bound = peak_bound(problem.graph, problem.rules).nbytes
-    starts = (s for s in problem.starts if admissible(problem, s))
-    best = best_of(problem, (given_order(problem.graph), *starts))
-    if problem.budget_bytes is not None and bound > problem.budget_bytes:
-        return make_plan(problem, best.schedule, "twremat", peak_bound_bytes=bound)
-    clock = Clock(limits, started)
-    scope = ""
-    if problem.fixed_order:
-        scope = "the given order kept: TWRemat makes its own, so only the polishing applies"
-    elif problem.graph.ops:
-        best, scope = _swept(problem, clock, best)
-    return polished(problem, clock, best, "twremat", bound, scope)
+    return swept_and_polished(problem, limits, "twremat", "TWRemat", _swept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +80,7 @@ def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tri
     most = LONGEST * len(graph.ops)
 
     def over() -> bool:
-        stop = clock.limits.stop
-        late = clock.seconds() > share * clock.limits.seconds
-        return late or (stop is not None and stop())
+        return clock.stopped(share)
 
     for early in (True, False):
         too_long = 0
@@ -143,22 +127,3 @@ def _swept(problem: Problem, clock: Clock, best: Score) -> tuple[Score, str]:
         for early, k in too_long.items()
     ]
     return best, "left out: " + "; ".join(scope) if scope else ""
-
-
-def polished(
-    problem: Problem, clock: Clock, best: Score, planner: str, bound: int, scope: str
-) -> Plan:
-    """The plan of a schedule after `local_search` from it, within what is left of the limits."""
-    plan = make_plan(problem, best.schedule, planner, peak_bound_bytes=bound, scope=scope)
-    if clock.over() or plan.status is PlanStatus.OPTIMAL or not problem.graph.ops:
-        return plan
-    limits = replace(clock.limits, seconds=clock.left())
-    improved = local_search(replace(problem, starts=(best.schedule,)), limits)
-    return make_plan(
-        problem,
-        best_of(problem, (best.schedule, improved.schedule)).schedule,
-        planner,
-        peak_bound_bytes=improved.peak_bound_bytes,
-        time_bound=improved.time_bound,
-        scope=scope,
-    )
