@@ -121,20 +121,29 @@ def check(graph: Graph, schedule: Schedule, *, idle_firsts: bool = False) -> Non
             )
 
 
-def without_unread(graph: Graph, schedule: Schedule) -> Schedule:
+def without_unread(graph: Graph, schedule: Schedule, *, idle_firsts: bool = False) -> Schedule:
     """The schedule without the repetitions that nobody reads, nor anybody through them.
 
-    What is left passes `check` if every op ran and every read had an instance before. The peak
-    and the time can only fall. O(steps + reads), one pass from the end.
+    With `idle_firsts` first executions stay, read or not. What is left passes `check` if every op
+    ran and every read had an instance before. The peak and the time can only fall.
+    O(steps + reads), one pass from the end.
     """
     outputs = set(graph.outputs)
+    first: dict[int, int] = {}
+    for step, v in enumerate(schedule.steps):
+        first.setdefault(v, step)
     needed = set(outputs)
     kept: list[int] = []
     alive: set[int] = set()
-    for v in reversed(schedule.steps):
+    for step in reversed(range(len(schedule))):
+        v = schedule.steps[step]
         op = graph.ops[v]
-        unread_by_all = not any(graph.readers[t] or t in outputs for t in op.outputs)
-        if needed.isdisjoint(op.outputs) and not (unread_by_all and v not in alive):
+        if idle_firsts:
+            stays = first[v] == step
+        else:
+            unread_by_all = not any(graph.readers[t] or t in outputs for t in op.outputs)
+            stays = unread_by_all and v not in alive
+        if needed.isdisjoint(op.outputs) and not stays:
             continue
         alive.add(v)
         kept.append(v)

@@ -248,10 +248,7 @@ def _trail(links: Sequence[tuple[Ints, Ints]]) -> list[int]:
 def _unit_arrays(facts: Facts, joined: Sequence[tuple[int, ...]]) -> UnitArrays:
     graph = facts.graph
     place = {v: i for i, unit in enumerate(joined) for v in unit}
-    reads = [
-        sorted({t for v in unit for t in facts.reads[v] if place[graph.producer[t]] != i})
-        for i, unit in enumerate(joined)
-    ]
+    reads = facts.unit_reads(joined)
     readers: list[list[int]] = [[] for _ in graph.tensors]
     before = [sorted({place[graph.producer[t]] for t in read}) for read in reads]
     behind: list[list[int]] = [[] for _ in joined]

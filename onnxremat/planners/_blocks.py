@@ -18,7 +18,7 @@ where those pay, `local_search` finds better plans on its own.
 import heapq
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -30,8 +30,7 @@ from onnxremat.memory import MemoryRules, inplace_allowed, profile
 from onnxremat.plan import Problem
 from onnxremat.planners._engine import Score, score
 from onnxremat.planners._flat import Ints
-from onnxremat.planners._staged import without_idle
-from onnxremat.schedule import Schedule
+from onnxremat.schedule import Schedule, without_unread
 
 DEPTH = 3
 """How far around an op its colour looks."""
@@ -119,11 +118,15 @@ def block_plan(
     if problem.budget_bytes is None or problem.max_copies == 1 or not order.steps:
         return None
     best: Score | None = None
+    colour = colours(problem.graph, problem.rules)
     orders = (order,) if problem.fixed_order else (tightened(problem, order), order)
+    made: dict[Schedule, _Order] = {}
     for near, one in product(NEAR, orders):
         if stop():
             break
-        found = _Choice(problem, one, near).best(stop)
+        if one not in made:
+            made[one] = _Order(problem, one, colour)
+        found = _Choice(problem, made[one], near).best(stop)
         if best is None or found.better_than(best, problem.budget_bytes):
             best = found
     return None if best is None else best.schedule
@@ -184,7 +187,7 @@ class _Family:
 class _Order:
     """An order without repetitions, who reads what where, and its families of gaps."""
 
-    def __init__(self, problem: Problem, order: Schedule) -> None:
+    def __init__(self, problem: Problem, order: Schedule, colour: Sequence[int]) -> None:
         self.graph = graph = problem.graph
         self.steps = order.steps
         self.place = [0] * len(graph.ops)
@@ -200,7 +203,7 @@ class _Order:
             for op in graph.ops
         ]
         self.once = [not op.recomputable or op.eager for op in graph.ops]
-        self.colour = colours(graph, problem.rules)
+        self.colour = colour
         self.families = self._families(problem.rules)
         self.weight = self._weights()
         self.looked_at = [self._looked_at(family) for family in self.families]
@@ -328,10 +331,10 @@ class _Maker:
 class _Choice:
     """The choice of families for a budget: how many gaps of each are given up."""
 
-    def __init__(self, problem: Problem, order: Schedule, near: int) -> None:
+    def __init__(self, problem: Problem, order: _Order, near: int) -> None:
         self.problem = problem
         self.budget = problem.budget_bytes or 0
-        self.order = _Order(problem, order)
+        self.order = order
         self.maker = _Maker(self.order, near, problem.max_copies)
         self.taken: dict[int, int] = {}
         self.given_up: set[Gap] = set()
@@ -365,7 +368,7 @@ class _Choice:
         graph, rules = self.problem.graph, self.problem.rules
         held = profile(graph, schedule, rules)
         live = np.maximum.reduceat(np.array(held.live_bytes, dtype=np.int64), starts)
-        short = without_idle(self.problem, schedule)
+        short = without_unread(graph, schedule, idle_firsts=self.problem.fixed_order)
         if len(short) == len(schedule):
             return Score(schedule, held.peak_bytes, schedule.cost(graph)), live
         return score(self.problem, short), live

@@ -19,7 +19,6 @@ an operation needs beside them, as one number, take no fewer than they are: the 
 exceeded.
 """
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
@@ -28,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxremat.planners._chain import Chain, Kind, Operation, Operations
+from onnxremat.planners._engine import usable_processors
 
 SLOTS = 500
 """Into how many slots memory is cut (section 5.2)."""
@@ -130,16 +130,16 @@ class PersistentTable:
         from onnxremat.planners import _chain_kernels
 
         tiles = -(-self.chain.stages // _chain_kernels.TILE)
-        threads = _threads() if self.chain.stages >= PARALLEL_FROM else 1
-        whole = [np.array(values, dtype=np.int64) for values in (
+        threads = usable_processors() if self.chain.stages >= PARALLEL_FROM else 1
+        costs = _chain_kernels.Costs(*(np.array(values, dtype=np.int64) for values in (
             self.before, self.backward, self.slotted.activation, self.after_saving,
             self.keeping, self.saving,
-        )]  # fmt: skip
+        )))  # fmt: skip
         with ThreadPoolExecutor(threads) as pool:
             for d in range(tiles):
                 jobs = [
                     pool.submit(
-                        _chain_kernels.fill_tiles, self.table, self.columns, d, k, threads, *whole
+                        _chain_kernels.fill_tiles, self.table, self.columns, d, k, threads, costs
                     )
                     for k in range(threads)
                 ]
@@ -296,9 +296,3 @@ def floating_sequence(chain: Chain, limit_bytes: int, slots: int = SLOTS) -> Ope
     Exact if the limit has at most `slots` units; else sizes are rounded up. See FloatingTable.
     """
     return FloatingTable(chain, limit_bytes, slots).sequence()
-
-
-def _threads() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,5 +1,7 @@
 """The inner loops of C_MP, compiled (see `_chain_dp.PersistentTable`)."""
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +15,20 @@ TILE = 8
 BLOCK = 16
 """A tile of a table is TILE parts of the chain by TILE, and looks at BLOCK cuts at once: what they
 read stays in a core's cache."""
+
+
+class Costs(NamedTuple):
+    """By stage: the forward times `before` it, its `backward` time, the slots of a[s]
+    (`activation`), how many slots fewer are left once its abar is held (`after_saving`). By part of
+    the chain, from s to t: from how many slots on F_ck (`keeping`) and F_all (`saving`) of stage s
+    are open."""
+
+    before: Ints
+    backward: Ints
+    activation: Ints
+    after_saving: Ints
+    keeping: Ints
+    saving: Ints
 
 
 @kernel
@@ -40,27 +56,26 @@ def fill_corner(
     s: int,
     t: int,
     cuts: tuple[int, int],
-    before: Ints,
-    backward: Ints,
-    activation: Ints,
-    after_saving: Ints,
-    keeping: Ints,
-    saving: Ints,
+    costs: Costs,
 ) -> None:
     """Equations 6 and 7 for the part from s to t, the cuts in `cuts` being done."""
     total = table.shape[2]
-    row, first, held = table[s, t], keeping[s, t], activation[s]
+    row, first, held = table[s, t], costs.keeping[s, t], costs.activation[s]
     if s == t:
-        time = np.int32(before[s + 1] + backward[s])
+        time = np.int32(costs.before[s + 1] + costs.backward[s])
         for m in range(total):
-            row[m] = time if m >= saving[s, t] else NO_TIME
+            row[m] = time if m >= costs.saving[s, t] else NO_TIME
             columns[t, s, m] = row[m]
         return
     cut_between(table, columns, s, t, (s + 1, min(cuts[0], t + 1)), first, held)
     cut_between(table, columns, s, t, (max(cuts[1], s + 1), t + 1), first, held)
-    offset, time, after = np.int32(before[s]), np.int32(backward[s]), after_saving[s]
+    offset, time, after = (
+        np.int32(costs.before[s]),
+        np.int32(costs.backward[s]),
+        costs.after_saving[s],
+    )
     inner = columns[t, s + 1]
-    open_from = max(saving[s, t], after)
+    open_from = max(costs.saving[s, t], after)
     for m in range(total):
         # The table holds times from the start of the chain, so stage s counts once already.
         value = row[m] - offset
@@ -77,18 +92,12 @@ def fill_tiles(
     diagonal: int,
     first_tile: int,
     step: int,
-    before: Ints,
-    backward: Ints,
-    activation: Ints,
-    after_saving: Ints,
-    keeping: Ints,
-    saving: Ints,
+    costs: Costs,
 ) -> None:
     """Fill every `step`-th tile of a diagonal of tiles. All shorter parts are done.
 
-    [s, t, m]: the forward times `before` stage s, and the makespan from s to t in m slots, a[s]
-    included; `columns` is the same with s and t exchanged. `keeping` and `saving` say from how many
-    slots on F_ck and F_all of stage s are open.
+    [s, t, m]: the forward times before stage s, and the makespan from s to t in m slots, a[s]
+    included; `columns` is the same with s and t exchanged.
     """
     n = table.shape[0]
     tiles = (n + TILE - 1) // TILE
@@ -102,11 +111,10 @@ def fill_tiles(
             end = min(cut + BLOCK, high + 1)
             for s in range(low, low_end):
                 for t in range(max(s, high), high_end):
-                    cut_between(table, columns, s, t, (cut, end), keeping[s, t], activation[s])
+                    cut_between(
+                        table, columns, s, t, (cut, end), costs.keeping[s, t], costs.activation[s]
+                    )
         for back in range(low_end - low):
             s = low_end - 1 - back
             for t in range(max(s, high), high_end):
-                fill_corner(
-                    table, columns, s, t, (low_end, max(high + 1, low_end)), before, backward,
-                    activation, after_saving, keeping, saving,
-                )  # fmt: skip
+                fill_corner(table, columns, s, t, (low_end, max(high + 1, low_end)), costs)

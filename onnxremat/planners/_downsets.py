@@ -107,6 +107,15 @@ class Facts:
             )
         return tuple(result)
 
+    def unit_reads(self, joined: Sequence[Unit]) -> list[tuple[int, ...]]:
+        """For each unit what it reads from other ones, ascending. O(reads)."""
+        place = {v: i for i, unit in enumerate(joined) for v in unit}
+        producer = self.graph.producer
+        return [
+            tuple(sorted({t for v in unit for t in self.reads[v] if place[producer[t]] != i}))
+            for i, unit in enumerate(joined)
+        ]
+
     def extremes(self, unit: Unit) -> tuple[int, int, int]:
         """Over all contexts: the least growth of live by a unit, and the least and the most that it
         holds beside what was live before it."""
@@ -194,17 +203,13 @@ class Walk:
             sum(m.kept_bytes - m.own_freed_bytes for m in members) for members in self._members
         ]
         place = {v: i for i, unit in enumerate(self.units) for v in unit}
-        reads = [
-            {t for v in unit for t in facts.reads[v] if place[graph.producer[t]] != i}
-            for i, unit in enumerate(self.units)
-        ]
+        self._reads = facts.unit_reads(self.units)
         self._left = [0] * len(graph.tensors)
-        for read in reads:
+        for read in self._reads:
             for t in read:
                 self._left[t] += 1
-        self._reads = [tuple(sorted(read)) for read in reads]
         self.predecessors = [
-            tuple(sorted({place[graph.producer[t]] for t in read})) for read in reads
+            tuple(sorted({place[graph.producer[t]] for t in read})) for read in self._reads
         ]
         successors: list[list[int]] = [[] for _ in self.units]
         for i, made in enumerate(self.predecessors):

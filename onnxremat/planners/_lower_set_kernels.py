@@ -6,45 +6,34 @@ nodes of all boundaries, those of set i from rim_start[i] on.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from onnxremat.planners._jit import entry, kernel
-from onnxremat.planners._lower_sets import NO_CACHE
-
-Ints = npt.NDArray[np.int64]
-Bits = npt.NDArray[np.uint64]
+from onnxremat.planners._lower_sets import NO_CACHE, Arrays, Ints
 
 
 @kernel
-def is_subset(bits: Bits, small: int, large: int) -> bool:
+def is_subset(family: Arrays, small: int, large: int) -> bool:
     """Whether one set lies in another."""
     missing = np.uint64(0)
-    for w in range(bits.shape[1]):
-        missing |= bits[small, w] & ~bits[large, w]
+    for w in range(family.bits.shape[1]):
+        missing |= family.bits[small, w] & ~family.bits[large, w]
     return bool(missing == np.uint64(0))
 
 
 @kernel
-def new_rim(bits: Bits, rim_start: Ints, rim: Ints, values: Ints, small: int, large: int) -> int:
+def new_rim(family: Arrays, values: Ints, small: int, large: int) -> int:
     """The sum of values over the boundary of the larger set outside the smaller one."""
     total = 0
-    for k in range(rim_start[large], rim_start[large + 1]):
-        v = rim[k]
-        if not (bits[small, v >> 6] >> np.uint64(v & 63)) & np.uint64(1):
+    for k in range(family.rim_start[large], family.rim_start[large + 1]):
+        v = family.rim[k]
+        if not (family.bits[small, v >> 6] >> np.uint64(v & 63)) & np.uint64(1):
             total += values[v]
     return total
 
 
 @entry
 def least_cache(
-    bits: Bits,
-    mass: Ints,
-    span: Ints,
-    beside: Ints,
-    rim_start: Ints,
-    rim: Ints,
-    sizes: Ints,
-    times: Ints,
+    family: Arrays,
     budget: int,
     cache: Ints,
     origin: Ints,
@@ -52,7 +41,7 @@ def least_cache(
     """Fill `cache` with the least size of all that is kept below each set (NO_CACHE: not within
     the budget) and `origin` with the set before. Returns the least budget above this one at which
     another step opens."""
-    count = mass.shape[0]
+    count = family.mass.shape[0]
     following = NO_CACHE
     cache[0] = 0
     origin[0] = 0
@@ -60,7 +49,7 @@ def least_cache(
         best, best_from = NO_CACHE, 0
         for back in range(large):
             small = large - 1 - back
-            need = 2 * (mass[large] - mass[small]) + beside[large]
+            need = 2 * (family.mass[large] - family.mass[small]) + family.beside[large]
             if need > budget:
                 following = min(following, need)
                 break
@@ -68,11 +57,11 @@ def least_cache(
                 continue
             need += cache[small]
             if need > budget:
-                if need < following and is_subset(bits, small, large):
+                if need < following and is_subset(family, small, large):
                     following = need
                 continue
-            if is_subset(bits, small, large):
-                kept = cache[small] + new_rim(bits, rim_start, rim, sizes, small, large)
+            if is_subset(family, small, large):
+                kept = cache[small] + new_rim(family, family.sizes, small, large)
                 if kept < best:
                     best, best_from = kept, small
         cache[large] = best
@@ -82,46 +71,32 @@ def least_cache(
 
 @entry
 def most_cache(
-    bits: Bits,
-    mass: Ints,
-    span: Ints,
-    beside: Ints,
-    rim_start: Ints,
-    rim: Ints,
-    sizes: Ints,
-    times: Ints,
+    family: Arrays,
     budget: int,
     slack: Ints,
 ) -> None:
     """Fill `slack` with the most that may be kept below each set so that V can still be reached
     within the budget (-1: it cannot)."""
-    count = mass.shape[0]
+    count = family.mass.shape[0]
     slack[count - 1] = NO_CACHE
     for back in range(1, count):
         small = count - 1 - back
         best = -1
         for large in range(small + 1, count):
-            need = 2 * (mass[large] - mass[small])
+            need = 2 * (family.mass[large] - family.mass[small])
             if need > budget:
                 break
-            most = min(budget - need - beside[large], slack[large])
-            if most <= best or not is_subset(bits, small, large):
+            most = min(budget - need - family.beside[large], slack[large])
+            if most <= best or not is_subset(family, small, large):
                 continue
-            kept = new_rim(bits, rim_start, rim, sizes, small, large)
-            best = max(best, min(budget - need - beside[large], slack[large] - kept))
+            kept = new_rim(family, family.sizes, small, large)
+            best = max(best, min(budget - need - family.beside[large], slack[large] - kept))
         slack[small] = best
 
 
 @entry
 def price_to_go(
-    bits: Bits,
-    mass: Ints,
-    span: Ints,
-    beside: Ints,
-    rim_start: Ints,
-    rim: Ints,
-    sizes: Ints,
-    times: Ints,
+    family: Arrays,
     budget: int,
     cache: Ints,
     slack: Ints,
@@ -130,24 +105,24 @@ def price_to_go(
 ) -> None:
     """Fill `go` with a lower bound on the price (see `fronts`) from each set to V: as if no more
     were kept below a set than the least possible, `cache`."""
-    count = mass.shape[0]
+    count = family.mass.shape[0]
     go[count - 1] = 0
     for back in range(1, count):
         small = count - 1 - back
         best = NO_CACHE
         for large in range(small + 1, count):
-            need = 2 * (mass[large] - mass[small])
+            need = 2 * (family.mass[large] - family.mass[small])
             if need > budget:
                 break
-            if go[large] >= best or cache[small] + need + beside[large] > budget:
+            if go[large] >= best or cache[small] + need + family.beside[large] > budget:
                 continue
-            if not is_subset(bits, small, large):
+            if not is_subset(family, small, large):
                 continue
-            price = new_rim(bits, rim_start, rim, times, small, large)
+            price = new_rim(family, family.times, small, large)
             if not slowest:
-                price = span[large] - span[small] - price
+                price = family.span[large] - family.span[small] - price
             if price + go[large] < best:
-                kept = new_rim(bits, rim_start, rim, sizes, small, large)
+                kept = new_rim(family, family.sizes, small, large)
                 if cache[small] + kept <= slack[large]:
                     best = price + go[large]
         go[small] = best
@@ -155,14 +130,7 @@ def price_to_go(
 
 @entry
 def fronts(  # noqa: PLR0912 - one loop nest
-    bits: Bits,
-    mass: Ints,
-    span: Ints,
-    beside: Ints,
-    rim_start: Ints,
-    rim: Ints,
-    sizes: Ints,
-    times: Ints,
+    family: Arrays,
     budget: int,
     slack: Ints,
     go: Ints,
@@ -179,7 +147,7 @@ def fronts(  # noqa: PLR0912 - one loop nest
     the entry before; entries of set i start at starts[i]. Returns the number of entries, or -1 if
     they do not fit.
     """
-    count, most = mass.shape[0], scratch.shape[1] - 1
+    count, most = family.mass.shape[0], scratch.shape[1] - 1
     stored[0, 0] = stored[1, 0] = stored[2, 0] = 0
     used = 1
     starts[1] = 1
@@ -187,25 +155,28 @@ def fronts(  # noqa: PLR0912 - one loop nest
     for large in range(1, count):
         least[:] = NO_CACHE
         rim_time = 0
-        for k in range(rim_start[large], rim_start[large + 1]):
-            rim_time += times[rim[k]]
+        for k in range(family.rim_start[large], family.rim_start[large + 1]):
+            rim_time += family.times[family.rim[k]]
         for back in range(large):
             small = large - 1 - back
-            need = 2 * (mass[large] - mass[small]) + beside[large]
+            need = 2 * (family.mass[large] - family.mass[small]) + family.beside[large]
             if need > budget:
                 break
             if starts[small] == starts[small + 1]:
                 continue
-            if not slowest and span[large] - span[small] - rim_time + go[large] > most:
+            if (
+                not slowest
+                and family.span[large] - family.span[small] - rim_time + go[large] > most
+            ):
                 continue
-            if not is_subset(bits, small, large):
+            if not is_subset(family, small, large):
                 continue
-            price = new_rim(bits, rim_start, rim, times, small, large)
+            price = new_rim(family, family.times, small, large)
             if not slowest:
-                price = span[large] - span[small] - price
+                price = family.span[large] - family.span[small] - price
             if price + go[large] > most:
                 continue
-            kept = new_rim(bits, rim_start, rim, sizes, small, large)
+            kept = new_rim(family, family.sizes, small, large)
             cache = min(budget - need, slack[large] - kept)
             for k in range(starts[small], starts[small + 1]):
                 at = stored[0, k] + price

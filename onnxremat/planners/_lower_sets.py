@@ -159,7 +159,7 @@ def reachability_family(graph: ForwardGraph) -> list[int]:
 Ints = npt.NDArray[np.int64]
 
 
-class _Arrays(NamedTuple):
+class Arrays(NamedTuple):
     """A family as the kernels read it: see `_lower_set_kernels`."""
 
     bits: npt.NDArray[np.uint64]
@@ -171,7 +171,7 @@ class _Arrays(NamedTuple):
     sizes: Ints
     times: Ints
 
-    def only(self, chosen: npt.NDArray[np.bool_]) -> "_Arrays":
+    def only(self, chosen: npt.NDArray[np.bool_]) -> "Arrays":
         """Some of the sets."""
         lengths = np.diff(self.rim_start)
         return self._replace(
@@ -212,7 +212,7 @@ class Family:
         for v, made in enumerate(graph.predecessors):
             for u in made:
                 read[:, u] |= above[:, v] & ~inside[:, u]
-        self.arrays = _Arrays(
+        self.arrays = Arrays(
             self._bits(inside),
             mass,
             inside @ times,
@@ -255,7 +255,7 @@ class Family:
         from onnxremat.planners import _lower_set_kernels
 
         cache, origin = (np.zeros(len(self.sets), dtype=np.int64) for _ in range(2))
-        following = _lower_set_kernels.least_cache(*self.arrays, budget, cache, origin)
+        following = _lower_set_kernels.least_cache(self.arrays, budget, cache, origin)
         return cache, origin, int(following)
 
     def smallest_budget(self, known: list[int] | None = None) -> tuple[int, list[int]]:
@@ -287,19 +287,19 @@ class Family:
         if cache[-1] >= NO_CACHE:
             return None
         slack = np.full(len(self.sets), -1, dtype=np.int64)
-        _lower_set_kernels.most_cache(*self.arrays, budget, slack)
+        _lower_set_kernels.most_cache(self.arrays, budget, slack)
         chosen = cache <= slack
         indices = np.flatnonzero(chosen)
         count, entries = len(indices), FIRST_ENTRIES
         arrays, slack, go = self.arrays.only(chosen), slack[chosen], np.zeros_like(indices)
-        _lower_set_kernels.price_to_go(*arrays, budget, cache[chosen], slack, slowest, go)
+        _lower_set_kernels.price_to_go(arrays, budget, cache[chosen], slack, slowest, go)
         most = int(go[0])
         while True:
             stored = np.empty((3, entries), dtype=np.int64)
             starts = np.zeros(count + 1, dtype=np.int64)
             scratch = np.empty((2, most + 1), dtype=np.int64)
             used = _lower_set_kernels.fronts(
-                *arrays, budget, slack, go, slowest, stored, starts, scratch
+                arrays, budget, slack, go, slowest, stored, starts, scratch
             )
             if used < 0:
                 entries *= 4

@@ -1,7 +1,9 @@
 """Sequences in stages: stage k ends with the first execution of op k, in the given order."""
 
-from onnxremat.plan import Problem
-from onnxremat.schedule import Schedule, without_unread
+from onnxremat.schedule import Schedule
+
+BETWEEN = "between two of them earlier ops in that order, each once"
+"""Of recomputations, for the scope of a plan: what a staged sequence may hold."""
 
 
 def staged(schedule: Schedule) -> Schedule | None:
@@ -20,27 +22,3 @@ def staged(schedule: Schedule) -> Schedule | None:
         again.clear()
         count += 1
     return Schedule((*steps, *sorted(again)))
-
-
-def without_idle(problem: Problem, schedule: Schedule) -> Schedule:
-    """The schedule without executions that nobody reads, nor anybody through them.
-
-    With a fixed order first executions stay, read or not. The peak and the time can only fall.
-    O(steps + reads).
-    """
-    graph = problem.graph
-    if not problem.fixed_order:
-        return without_unread(graph, schedule)
-    first: dict[int, int] = {}
-    for step, v in enumerate(schedule.steps):
-        first.setdefault(v, step)
-    needed = set(graph.outputs)
-    kept: list[int] = []
-    for step in reversed(range(len(schedule))):
-        op = graph.ops[schedule.steps[step]]
-        if needed.isdisjoint(op.outputs) and first[schedule.steps[step]] != step:
-            continue
-        kept.append(schedule.steps[step])
-        needed.difference_update(op.outputs)
-        needed.update(op.inputs)
-    return Schedule(tuple(reversed(kept)))

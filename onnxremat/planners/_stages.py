@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from onnxremat.bounds import peak_bound
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Limits, Plan, Problem, make_plan
-from onnxremat.planners._chain import Chain, Kind, Operation
+from onnxremat.planners._chain import Chain, Kind, Operation, Operations
 from onnxremat.planners._engine import Score, Stopwatch, admissible, best_start, report, score
 from onnxremat.schedule import Schedule, without_unread
 from onnxremat.training import NotTrainingError, Stages, TrainingSplit, cut, split_training
@@ -204,6 +204,23 @@ def chains(split: TrainingSplit, chooser: Chooser, most: int) -> list[Stages]:
     order = split.forward if chooser.problem.fixed_order else None
     strict, free = (cut(split, order, most=most, bundles=bundles) for bundles in (False, True))
     return [strict, free] if len(free.forward) > len(strict.forward) else [strict]
+
+
+def show_all(
+    split: TrainingSplit,
+    chooser: Chooser,
+    most: int,
+    sequences: Callable[[int], Iterable[Operations]],
+) -> str:
+    """Show a chooser the sequences for the number of stages of each chain; what it was, in
+    words."""
+    found = chains(split, chooser, most)
+    for stages in found:
+        for sequence in sequences(len(stages.forward)):
+            if chooser.over():
+                break
+            chooser.show(schedule_of(stages, sequence, chooser.problem.max_copies))
+    return described(found)
 
 
 def described(stages: Sequence[Stages]) -> str:

@@ -81,10 +81,7 @@ class _Finder:
         self._place = [place.get(v, -1) for v in graph.producer]
         self._members = [facts.members(unit) for unit in joined]
         self._made = [[t for v in unit for t in graph.ops[v].outputs] for unit in joined]
-        self._reads = [
-            {t for v in unit for t in facts.reads[v] if place[graph.producer[t]] != i}
-            for i, unit in enumerate(joined)
-        ]
+        self._reads = [set(read) for read in facts.unit_reads(joined)]
         self._readers: list[set[int]] = [set() for _ in graph.tensors]
         for i, read in enumerate(self._reads):
             for t in read:

@@ -8,6 +8,7 @@ neighbourhood search, Shaw 1998); windows follow one another, each half a window
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -15,9 +16,9 @@ from onnxremat.graph import Graph
 from onnxremat.memory import profile
 from onnxremat.plan import Limits, Problem
 from onnxremat.planners._engine import Score, score
-from onnxremat.planners._staged import staged, without_idle
+from onnxremat.planners._staged import staged
 from onnxremat.planners.moccasin import COPIES, is_exact, solve
-from onnxremat.schedule import Schedule
+from onnxremat.schedule import Schedule, without_unread
 
 WHOLE = 150
 """The most ops of a graph that is solved whole."""
@@ -52,7 +53,7 @@ def settle(
     Nothing is begun for which the seconds do not suffice.
     """
     started = time.monotonic()
-    copies = max(COPIES, *(best.schedule.steps.count(v) for v in best.schedule.steps))
+    copies = max(COPIES, *Counter(best.schedule.steps).values())
     if problem.max_copies is not None:
         copies = min(copies, problem.max_copies)
     order, graph = _in_its_order(problem.graph, best.schedule)
@@ -86,7 +87,8 @@ def settle(
         )
         if solved.steps is not None:
             found = Schedule(tuple(order[i] for i in solved.steps))
-            other = score(problem, without_idle(problem, found))
+            found = without_unread(problem.graph, found, idle_firsts=problem.fixed_order)
+            other = score(problem, found)
             if other.peak_bytes <= budget and other.time_cost < best.time_cost:
                 best, hint, idle = other, Schedule(solved.steps), 0
         if whole:

@@ -7,6 +7,7 @@ from onnxremat.bounds import peak_bound
 from onnxremat.plan import Limits, Plan, PlanStatus, Problem, make_plan
 from onnxremat.planners._blocks import block_plan, repeats
 from onnxremat.planners._engine import Clock, Score, admissible
+from onnxremat.planners._staged import BETWEEN
 from onnxremat.planners._windows import WHOLE, settle
 from onnxremat.planners.given_order import given_order
 from onnxremat.planners.local_search import local_search
@@ -90,8 +91,8 @@ def _settled(problem: Problem, plan: Plan, limits: Limits, clock: Clock) -> Plan
     if found.proved:
         given = "given" if problem.fixed_order else "plan's"
         scope = (
-            f"the fastest with first executions in the {given} order, between two of them earlier "
-            f"ops in that order, each once, and at most {found.copies} executions an op"
+            f"the fastest with first executions in the {given} order, {BETWEEN}, and at most "
+            f"{found.copies} executions an op"
         )
     return make_plan(
         problem,

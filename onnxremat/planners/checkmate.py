@@ -27,8 +27,8 @@ from onnxremat.graph import TensorKind
 from onnxremat.plan import Limits, Plan, Problem, make_plan
 from onnxremat.planners._engine import admissible, best_of, best_start
 from onnxremat.planners._retention import takeover_pairs
-from onnxremat.planners._staged import without_idle
-from onnxremat.schedule import Schedule, given_order
+from onnxremat.planners._staged import BETWEEN
+from onnxremat.schedule import Schedule, given_order, without_unread
 
 TOLERANCE = 1e-6
 """How far, relatively, a bound of HiGHS may be above the true one."""
@@ -69,7 +69,7 @@ def checkmate(problem: Problem, limits: Limits) -> Plan:
     proved = solved.proved and not solved.infeasible and problem.fixed_order
     refuted = solved.infeasible and problem.fixed_order
     if solved.steps is not None:
-        schedule = without_idle(problem, Schedule(solved.steps))
+        schedule = _without_idle(problem, solved.steps)
         best = best_of(problem, (best.schedule, schedule))
         proved = proved and best.peak_bytes <= budget and best.time_cost <= (solved.time_cost or 0)
     return make_plan(
@@ -99,7 +99,7 @@ def checkmate_rounding(problem: Problem, limits: Limits) -> Plan:
         result = program.solve(limits)
         if result.has_primal_feasible_solution():
             held = {k: x > 0.5 for k, x in program.values(result, program.held).items()}
-            rounded = without_idle(problem, Schedule(_rounded(problem, held)))
+            rounded = _without_idle(problem, _rounded(problem, held))
             if admissible(problem, rounded):
                 schedule = rounded
     return make_plan(problem, schedule, "checkmate_rounding", peak_bound_bytes=bound)
@@ -140,6 +140,10 @@ def solve(
     return Solved(steps, cost, min(bound, cost), proved=exact and optimal)
 
 
+def _without_idle(problem: Problem, steps: tuple[int, ...]) -> Schedule:
+    return without_unread(problem.graph, Schedule(steps), idle_firsts=problem.fixed_order)
+
+
 def _stopped(limits: Limits) -> bool:
     return limits.iterations == 0 or (limits.stop is not None and limits.stop())
 
@@ -149,10 +153,9 @@ def _shares_buffers(problem: Problem) -> bool:
 
 
 def _scope(problem: Problem) -> str:
-    between = "between two of them earlier ops in that order, each once"
     copies = problem.max_copies
     limit = "" if copies is None else f", at most {copies} executions an op"
-    return f"first executions in the given order, {between}{limit}"
+    return f"first executions in the given order, {BETWEEN}{limit}"
 
 
 class _Program:

@@ -7,18 +7,13 @@ Deviation: the last segment is not run again.
 """
 
 import math
+from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 from onnxremat.plan import Limits, Plan, Problem
 from onnxremat.planners._chain import Kind, Operation, Operations
-from onnxremat.planners._stages import (
-    Chooser,
-    chains,
-    described,
-    halving,
-    plan_training,
-    schedule_of,
-)
+from onnxremat.planners._stages import Chooser, halving, plan_training, show_all
 from onnxremat.training import TrainingSplit
 
 MOST_STAGES = 500
@@ -26,12 +21,21 @@ MOST_STAGES = 500
 
 def chen(problem: Problem, limits: Limits) -> Plan:
     """Segments, of the number that is best. Every number is tried, sqrt(n) first."""
-    return plan_training(problem, limits, "chen", _best_number)
+    return plan_training(problem, limits, "chen", partial(_search, every=True))
 
 
 def chen_sqrt(problem: Problem, limits: Limits) -> Plan:
     """sqrt(n) segments of sqrt(n) stages."""
-    return plan_training(problem, limits, "chen_sqrt", _square_root)
+    return plan_training(problem, limits, "chen_sqrt", partial(_search, every=False))
+
+
+def _search(split: TrainingSplit, chooser: Chooser, *, every: bool) -> str:
+    def sequences(stages: int) -> Iterator[Operations]:
+        yield segments(stages, max(1, round(math.sqrt(stages))))
+        for index in halving(stages) if every else ():
+            yield segments(stages, index + 1)
+
+    return show_all(split, chooser, MOST_STAGES, sequences)
 
 
 def segments(stages: int, count: int) -> Operations:
@@ -46,26 +50,3 @@ def segments(stages: int, count: int) -> Operations:
         result += [Operation(Kind.FORWARD_ALL, i) for i in range(low, high)]
         result += [Operation(Kind.BACKWARD, i) for i in reversed(range(low, high))]
     return tuple(result)
-
-
-def _square_root(split: TrainingSplit, chooser: Chooser) -> str:
-    return _try(split, chooser, every=False)
-
-
-def _best_number(split: TrainingSplit, chooser: Chooser) -> str:
-    return _try(split, chooser, every=True)
-
-
-def _try(split: TrainingSplit, chooser: Chooser, *, every: bool) -> str:
-    found = chains(split, chooser, MOST_STAGES)
-    for stages in found:
-        n = len(stages.forward)
-        counts = [max(1, round(math.sqrt(n)))]
-        if every:
-            counts += [i + 1 for i in halving(n)]
-        for count in counts:
-            if chooser.over():
-                break
-            sequence = segments(n, count)
-            chooser.show(schedule_of(stages, sequence, chooser.problem.max_copies))
-    return described(found)

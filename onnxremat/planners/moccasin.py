@@ -28,8 +28,8 @@ from onnxremat.memory import profile
 from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
 from onnxremat.planners._engine import Score, best_of, best_start
 from onnxremat.planners._retention import Retention, Shape
-from onnxremat.planners._staged import staged, without_idle
-from onnxremat.schedule import Schedule, given_order
+from onnxremat.planners._staged import BETWEEN, staged
+from onnxremat.schedule import Schedule, given_order, without_unread
 
 COPIES = 2
 """Executions of an op where the problem does not limit them; the paper's choice for C."""
@@ -124,7 +124,8 @@ def _best_with(problem: Problem, best: Score, solved: Solved) -> Score:
     """The better of a plan and what was found, without what nobody reads."""
     if solved.steps is None:
         return best
-    schedule = without_idle(problem, Schedule(solved.steps))
+    found = Schedule(solved.steps)
+    schedule = without_unread(problem.graph, found, idle_firsts=problem.fixed_order)
     return best_of(problem, (best.schedule, schedule))
 
 
@@ -213,8 +214,7 @@ def _scope(problem: Problem) -> str:
     copies = f"at most {problem.max_copies or COPIES} executions an op"
     if not problem.fixed_order:
         return copies
-    between = "between two of them earlier ops in that order, each once"
-    return f"first executions in the given order, {between}, {copies}"
+    return f"first executions in the given order, {BETWEEN}, {copies}"
 
 
 class _Search:

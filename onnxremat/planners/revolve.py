@@ -7,18 +7,12 @@ not: that is why `chain` is better, and this one is here to compare. Every numbe
 tried on the real graph.
 """
 
+from collections.abc import Iterator
 from math import comb
 
 from onnxremat.plan import Limits, Plan, Problem
 from onnxremat.planners._chain import Kind, Operation, Operations
-from onnxremat.planners._stages import (
-    Chooser,
-    chains,
-    described,
-    halving,
-    plan_training,
-    schedule_of,
-)
+from onnxremat.planners._stages import Chooser, halving, plan_training, show_all
 from onnxremat.training import TrainingSplit
 
 MOST_STAGES = 200
@@ -31,15 +25,10 @@ def revolve(problem: Problem, limits: Limits) -> Plan:
 
 
 def _search(split: TrainingSplit, chooser: Chooser) -> str:
-    found = chains(split, chooser, MOST_STAGES)
-    for stages in found:
-        n = len(stages.forward)
-        for index in halving(n):
-            if chooser.over():
-                break
-            sequence = reversal(n, index + 1)
-            chooser.show(schedule_of(stages, sequence, chooser.problem.max_copies))
-    return described(found)
+    def sequences(stages: int) -> Iterator[Operations]:
+        return (reversal(stages, index + 1) for index in halving(stages))
+
+    return show_all(split, chooser, MOST_STAGES, sequences)
 
 
 def reversal(stages: int, snapshots: int) -> Operations:
