@@ -21,7 +21,7 @@ from pathlib import Path
 
 import onnx
 
-from benchmarks.tables import commit
+from benchmarks.tables import commit, markdown
 from onnxremat.errors import OnnxrematError
 from onnxremat.prepare import Feed, Options, prepare_feed
 from onnxremat.rewriting import rewrite
@@ -174,7 +174,7 @@ def main() -> None:
         except OnnxrematError as error:
             rows.append((name, limit, *[""] * (len(HEADER) - 3), f"{error} FAILED"))
             print("  ".join(rows[-1]), flush=True)
-    table = "\n".join("| " + " | ".join(r) + " |" for r in (HEADER, ("---",) * len(HEADER), *rows))
+    table = markdown(HEADER, rows)
     text = (
         f"Made at commit {commit()}, ONNX Runtime {RUNTIME_VERSION}, {os.cpu_count()} cores, by "
         "`python -m benchmarks.hard_cap`.\n\n"

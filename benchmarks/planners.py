@@ -40,7 +40,7 @@ import numpy as np
 import onnx
 
 from benchmarks.published import load_published
-from benchmarks.tables import commit
+from benchmarks.tables import commit, row
 from models import BUILDERS
 from onnxremat.bounds import peak_bound
 from onnxremat.graph import Graph, Op, Tensor, TensorKind
@@ -455,7 +455,7 @@ def main() -> int:
     fine = True
 
     def put(cells: Sequence[str]) -> None:
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(row(cells))
         print(lines[-1], flush=True)
 
     for part in arguments.only.split(","):

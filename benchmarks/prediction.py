@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from benchmarks import tables
 from benchmarks.tables import commit
 from onnxremat.errors import OnnxrematError
 from onnxremat.memory import profile
@@ -507,8 +508,7 @@ def markdown(text: Sequence[str], lines: Sequence[Line], stock: Sequence[StockLi
     """What was found so far."""
     parts = list(text)
     for header, rows in ((HEADER, lines), (STOCK_HEADER, stock)):
-        cells = [header, ("---",) * len(header), *(row.cells() for row in rows)]
-        parts.append("\n".join("| " + " | ".join(row) + " |" for row in cells))
+        parts.append(tables.markdown(header, (row.cells() for row in rows)))
     parts.extend(f"{sentence}." for sentence, _ in summary(lines, stock))
     return "\n\n".join(parts) + "\n"
 

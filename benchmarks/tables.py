@@ -12,7 +12,12 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
+def row(cells: Sequence[str]) -> str:
+    """A line of a table in Markdown."""
+    return "| " + " | ".join(cells) + " |"
+
+
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown, without a newline at its end."""
     lines = [header, ("---",) * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join(row(line) for line in lines)

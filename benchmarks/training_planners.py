@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.tables import commit, markdown
+from benchmarks.tables import commit, markdown, row
 from onnxremat.errors import InfeasibleError, NoPlanFoundError, OnnxrematError
 from onnxremat.graph import Graph, Op, Tensor, TensorKind
 from onnxremat.memory import MemoryRules, profile
@@ -256,7 +256,7 @@ def measured(path: Path, mem: str, planner: str, seconds: float) -> str:
         return "-"
     except OnnxrematError as error:
         return f"FAILED {type(error).__name__}"
-    slower = done.plan.time_cost / done.plan.time_bound
+    slower = 1 + done.plan.extra_time
     share = done.rewritten.peak_bytes / done.original.peak_bytes
     return f"{share:.1%} at {slower:.3f}" if mem == "min" else f"{slower:.3f}"
 
@@ -302,9 +302,9 @@ def main() -> int:
     print(f"At commit {commit()}: {' '.join(sys.argv[1:])}\n")
     print(markdown(header, ()), flush=True)
     failed = False
-    for row in rows:
-        failed |= row[-1] != "ok"
-        print("| " + " | ".join(row) + " |", flush=True)
+    for cells in rows:
+        failed |= cells[-1] != "ok"
+        print(row(cells), flush=True)
     return int(failed)
 
 
