@@ -45,6 +45,27 @@ def dependency_edges(graph: Graph) -> tuple[Edge, ...]:
     return tuple((u, v) for v in range(len(graph.ops)) for u in graph.predecessors(v))
 
 
+def neighbours(count: int, edges: Iterable[Edge]) -> list[list[int]]:
+    """For each of `count` vertices the other ends of its edges, in the order of the edges."""
+    near: list[list[int]] = [[] for _ in range(count)]
+    for u, v in edges:
+        near[u].append(v)
+        near[v].append(u)
+    return near
+
+
+def tree_search(near: Sequence[Sequence[int]], first: int) -> tuple[list[int], list[int]]:
+    """The nodes of a tree by their distance from the first, and the parent of each (-1: none)."""
+    parent = [-1] * len(near)
+    order = [first]
+    for a in order:
+        for b in near[a]:
+            if b != parent[a]:
+                parent[b] = a
+                order.append(b)
+    return order, parent
+
+
 def has_goatd() -> bool:
     """Whether the package goatd is installed."""
     return importlib.util.find_spec("goatd") is not None
@@ -76,10 +97,7 @@ def eliminate(count: int, edges: Sequence[Edge]) -> tuple[list[set[int]], list[E
     The bag of a vertex is itself with its neighbours then, which become a clique; its parent is the
     bag of the neighbour that is eliminated next. O(count width^2 log count).
     """
-    near: list[set[int]] = [set() for _ in range(count)]
-    for u, v in edges:
-        near[u].add(v)
-        near[v].add(u)
+    near = [set(others) for others in neighbours(count, edges)]
     heap = [(len(near[v]), v) for v in range(count)]
     heapq.heapify(heap)
     rank = [-1] * count
@@ -133,10 +151,7 @@ def merge_subsets(
 
 def _rooted(bags: Sequence[set[int]], links: Iterable[Edge]) -> TreeDecomposition:
     """A forest of bags as one tree: the later roots become children of the first."""
-    near: list[list[int]] = [[] for _ in bags]
-    for a, b in links:
-        near[a].append(b)
-        near[b].append(a)
+    near = neighbours(len(bags), links)
     parent = [-2] * len(bags)
     for root in range(len(bags)):
         if parent[root] != -2:
@@ -308,17 +323,7 @@ def _parts(
 
 def _centre(count: int, links: Sequence[Edge]) -> int:
     """The node of a tree without which no part has more than half the nodes (theorem 2)."""
-    near: list[list[int]] = [[] for _ in range(count)]
-    for a, b in links:
-        near[a].append(b)
-        near[b].append(a)
-    parent = [-1] * count
-    order = [0]
-    for a in order:
-        for b in near[a]:
-            if b != parent[a]:
-                parent[b] = a
-                order.append(b)
+    order, parent = tree_search(neighbours(count, links), 0)
     size, largest = [1] * count, [0] * count
     for a in reversed(order):
         largest[a] = max(largest[a], count - size[a])

@@ -18,6 +18,8 @@ from onnxremat.planners._decomposition import (
     Edge,
     TreeDecomposition,
     dependency_edges,
+    neighbours,
+    tree_search,
 )
 
 
@@ -114,10 +116,7 @@ def layouts(graph: Graph, tree: TreeDecomposition) -> Iterator[tuple[str, tuple[
 def cuthill_mckee(count: int, edges: Iterable[Edge]) -> tuple[int, ...]:
     """The reverse Cuthill-McKee layout: breadth first from vertices of the fewest neighbours, those
     of the fewest first (Cuthill & McKee 1969; George 1971). O(edges log edges)."""
-    near: list[set[int]] = [set() for _ in range(count)]
-    for u, v in edges:
-        near[u].add(v)
-        near[v].add(u)
+    near = [set(others) for others in neighbours(count, edges)]
     order: dict[int, None] = {}
     for first in sorted(range(count), key=lambda v: (len(near[v]), v)):
         if first in order:
@@ -165,13 +164,9 @@ def folded(graph: Graph) -> tuple[int, ...]:
 def along_tree(found: TreeDecomposition) -> tuple[int, ...]:
     """The vertices in the order of the bags that hold them, along a longest path of the tree, with
     what branches off before the path goes on, the smallest first. O(sum of bag sizes)."""
-    near: list[list[int]] = [[] for _ in found.bags]
-    for a, b in enumerate(found.parent):
-        if b >= 0:
-            near[a].append(b)
-            near[b].append(a)
-    far = _search(near, 0)[0][-1] if near else 0
-    order, parent = _search(near, far) if near else ([], [])
+    near = neighbours(len(found.bags), ((a, b) for a, b in enumerate(found.parent) if b >= 0))
+    far = tree_search(near, 0)[0][-1] if near else 0
+    order, parent = tree_search(near, far) if near else ([], [])
     size, depth = [1] * len(near), [1] * len(near)
     for a in reversed(order):
         above = parent[a]
@@ -187,18 +182,6 @@ def along_tree(found: TreeDecomposition) -> tuple[int, ...]:
         below.sort(key=lambda b: (depth[b], size[b], b), reverse=True)
         stack.extend(below)
     return tuple(layout)
-
-
-def _search(near: Sequence[Sequence[int]], first: int) -> tuple[list[int], list[int]]:
-    """Nodes of a tree by their distance from the first, and the parent of each."""
-    parent = [-1] * len(near)
-    order = [first]
-    for a in order:
-        for b in near[a]:
-            if b != parent[a]:
-                parent[b] = a
-                order.append(b)
-    return order, parent
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from onnxremat.graph import Graph
-from onnxremat.planners._path_decomposition import Spined
+from onnxremat.planners._path_decomposition import PathDecomposition, Spined
 from onnxremat.schedule import Schedule
 
 
@@ -93,12 +93,9 @@ class Spine:
     def __init__(self, graph: Graph, spined: Spined) -> None:
         self.ops = spined.spine
         number = {v: i for i, v in enumerate(spined.spine)}
-        self.left = [spined.path.left[v] for v in spined.spine]
-        self.right = [spined.path.right[v] for v in spined.spine]
-        self.bags: list[list[int]] = [[] for _ in range(spined.path.count)]
-        for v, (first, last) in enumerate(zip(self.left, self.right, strict=True)):
-            for i in range(first, last + 1):
-                self.bags[i].append(v)
+        self.left = tuple(spined.path.left[v] for v in spined.spine)
+        self.right = tuple(spined.path.right[v] for v in spined.spine)
+        self.bags = PathDecomposition(self.left, self.right, spined.path.count).bags()
         self.reads = [tuple(sorted(number[u] for u in graph.predecessors(v))) for v in spined.spine]
 
     def top(self) -> Whole:
@@ -108,7 +105,7 @@ class Spine:
     def bag(self, i: int, cut: int) -> tuple[int, ...]:
         """A bag without the vertices after `cut`, ascending."""
         bag = self.bags[i]
-        return tuple(bag[: bisect_left(bag, cut + 1)])
+        return bag[: bisect_left(bag, cut + 1)]
 
     def within(self, v: int, stretch: Stretch) -> bool:
         """Whether a vertex is one of a stretch."""
