@@ -273,6 +273,8 @@ class _Search:
         solver.parameters.max_time_in_seconds = left
         solver.parameters.random_seed = self.limits.seed % (1 << 31)
         solver.parameters.num_workers = WORKERS
+        # It would leave Ctrl-C without a handler, so that the next one kills the process.
+        solver.parameters.catch_sigint_signal = False
         if self.deterministic is not None:
             solver.parameters.num_workers = 1
             solver.parameters.max_deterministic_time = self.deterministic * share

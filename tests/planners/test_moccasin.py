@@ -1,6 +1,9 @@
 """The retention-interval model against all sequences of its scope, by exhaustive search."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import chain, combinations
 
@@ -165,6 +168,31 @@ def test_stop_is_honoured_and_no_iterations_change_nothing() -> None:
         plan = moccasin(HARD, limits)
         assert plan.schedule == given_order(HARD.graph)
         assert plan.status is PlanStatus.UNKNOWN
+
+
+SOLVE_AND_INTERRUPT = """
+import signal
+from onnxremat.plan import Limits
+from onnxremat.planners.moccasin import moccasin
+from tests.planners.test_moccasin import HARD
+moccasin(HARD, Limits(seconds=1))
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_still_works_behind_a_solve() -> None:
+    """CP-SAT with its own handler leaves the default one, which kills the process."""
+    child = subprocess.run(
+        [sys.executable, "-c", SOLVE_AND_INTERRUPT],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (child.returncode, child.stdout) == (0, "interrupted\n"), child.stderr
 
 
 def test_a_stop_at_the_first_solution_ends_the_search() -> None:
