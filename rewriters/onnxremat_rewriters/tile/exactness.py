@@ -1,0 +1,138 @@
+"""Which tiles have the same bits, and how far a tile must be widened so that it has.
+
+A `Guard` takes a box of an op's output and gives the smallest box around it (rows first) that the
+runtime computes with the same bits as the whole, or raises CannotTile. The whole is always exact.
+The rules hold for float32, one number of threads, and kernels of the kind that `blocking`
+describes; a result is checked in the runtime where it is used.
+"""
+
+from collections.abc import Callable, Iterator
+from math import prod
+
+from onnxremat_rewriters.tile.blocking import Order, orders_of_conv, orders_of_product
+from onnxremat_rewriters.tile.boxes import Box, extent, whole
+from onnxremat_rewriters.tile.view import CannotTile, Rule, Site
+
+Guard = Callable[[Box], Box]
+
+OTHER_TAIL = frozenset(
+    {"Log", "Softplus", "Elu", "Selu", "Celu", "Mish", "Sin", "Cos", "Tan", "Atan", "LRN"}
+)
+"""Vectorised with another formula for the last few elements: bits depend on the tile's size."""
+
+
+def guard(site: Site, rule: Rule, threads: int) -> Guard:
+    """The guard of a node. Raises CannotTile if no tile of its op is known to be exact."""
+    if site.op in OTHER_TAIL:
+        raise CannotTile(f"{site.op}: its last elements are rounded otherwise, wherever it is cut")
+    make = _GUARDS.get(site.op)
+    return make(site, rule, threads) if make else _anything
+
+
+def may_round(site: Site) -> bool:
+    """Whether tiles of the op can differ in bits at all."""
+    return site.op in OTHER_TAIL or site.op in _GUARDS
+
+
+def _anything(box: Box) -> Box:
+    return box
+
+
+def _conv(site: Site, rule: Rule, threads: int) -> Guard:
+    """Conv: the same blocks of K as in the whole."""
+    _need_float(site)
+    filters = site.shape(1)
+    group = site.attributes.get("group", 1)
+    inner = prod(filters[1:])
+    made = site.made()
+    strides = site.integers("strides")
+    dilations = site.integers("dilations")
+    plain = all(s == 1 for s in strides)
+
+    def orders(box: Box) -> frozenset[Order]:
+        step = rule(0, box)
+        source = step.reads[0]
+        assert source is not None
+        direct = None
+        if plain and not any(step.attributes["pads"]):
+            direct = _direct(filters, extent(source)[2:], all(d == 1 for d in dilations))
+        size = extent(box)
+        return orders_of_conv(
+            made[1] // group,
+            inner,
+            prod(size[2:]),
+            threads,
+            direct=direct,
+            images=size[0] * group,
+        )
+
+    return _widened(made, range(2, len(made)), orders)
+
+
+def _direct(filters: tuple[int, ...], size: tuple[int, ...], dense: bool) -> bool | None:
+    """How the kernel reads the input as a matrix: False as it stands, True turned; None: not."""
+    if prod(filters[2:]) == 1:
+        return False
+    if len(size) == 2 and dense and filters[1] == 1:
+        if filters[3] == size[1]:
+            return True
+        if filters[2] == size[0] and filters[3] == 1:
+            return False
+    return None
+
+
+def _conv_transpose(site: Site, rule: Rule, threads: int) -> Guard:
+    """ConvTranspose: a product with as many columns as the tile reads pixels."""
+    _need_float(site)
+    filters = site.shape(1)
+    group = site.attributes.get("group", 1)
+    made = site.made()
+
+    def orders(box: Box) -> frozenset[Order]:
+        source = rule(0, box).reads[0]
+        assert source is not None
+        pixels = prod(extent(source)[2:])
+        return orders_of_product(prod(filters[1:]), pixels, filters[0] // group, threads)
+
+    return _widened(made, range(2, len(made)), orders)
+
+
+def _need_float(site: Site) -> None:
+    kind = site.inputs[0]
+    if kind is None or kind.dtype != "float":
+        what = "an unknown type" if kind is None else kind.dtype
+        raise CannotTile(f"{site.op}: tiles of {what} were not measured")
+
+
+def _widened(
+    shape: tuple[int, ...], axes: range, orders: Callable[[Box], frozenset[Order]]
+) -> Guard:
+    """The guard that widens along `axes`, in their order, until the orders are those of the
+    whole."""
+    full = whole(shape)
+    wanted = orders(full)
+
+    def widen(box: Box) -> Box:
+        for wider in _wider(box, shape, axes):
+            if wider == full or (len(wanted) == 1 and orders(wider) == wanted):
+                return wider
+        return full
+
+    return widen
+
+
+def _wider(box: Box, shape: tuple[int, ...], axes: range) -> Iterator[Box]:
+    """The box, then larger and larger ones, one element at a time, first on the first axis."""
+    yield box
+    for axis in axes:
+        while box[axis] != (0, shape[axis]):
+            lo, hi = box[axis]
+            lo, hi = (lo, hi + 1) if hi < shape[axis] else (lo - 1, hi)
+            box = (*box[:axis], (lo, hi), *box[axis + 1 :])
+            yield box
+
+
+_GUARDS: dict[str, Callable[[Site, Rule, int], Guard]] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+}
