@@ -10,8 +10,9 @@ The price of a move is the length of the lifetimes it changes (`_state`), 3 to 1
 1,000 ops.
 """
 
+import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from onnxremat.bounds import peak_bound
@@ -22,7 +23,6 @@ from onnxremat.planners._engine import (
     Engine,
     Score,
     admissible,
-    best_of,
     lower_peak,
     report,
     score,
@@ -37,7 +37,7 @@ ROUND = ((0.3, True), (0.1, True), (1.0, True), (0.1, False))
 
 Short cycles end in plans of very different time; the best of several beats one long cycle."""
 
-HOT_ROUND = ((1.0, True), (3.0, True), (2.0, True), (0.3, False))
+HOT_ROUND = ((0.3, True), (0.3, True), (3.0, True), (1.0, True))
 """Every other round from the third on, and in a large graph every one but the first: it has basins
 that cooler cycles do not leave."""
 
@@ -45,6 +45,9 @@ LARGE = 500
 
 FIRST_SHARE = 0.015
 """The share of the limits of each cycle of the first round; it doubles from round to round."""
+
+MOST_STARTS = 3
+"""Sequences that cycles start from: the best one known, and others, often from other basins."""
 
 FEWEST_ROUNDS = 3
 """Rounds before lack of improvement ends the search: the first ones are short."""
@@ -88,7 +91,8 @@ def local_search(problem: Problem, limits: Limits) -> Plan:
 
 
 def _search(problem: Problem, clock: Clock, bound: int, target: int, least_time: int) -> Score:
-    best = best_of(problem, _starts(problem, clock.limits.seed), clock.started_enough)
+    starts = _scored(problem, _starts(problem, clock.limits.seed), clock)
+    best = starts[0]
     report(clock, best)
     engine = Engine(problem, best, clock, Cooling(), least_time)
     if problem.budget_bytes is None:
@@ -97,7 +101,9 @@ def _search(problem: Problem, clock: Clock, bound: int, target: int, least_time:
     engines = [engine]
     for stream in range(1, _threads(clock.limits)):
         engines.append(Engine(problem, engine.best, clock, Cooling(), least_time, stream))
-    _hasten(engines, target)
+    if problem.budget_bytes is None:
+        starts = [engine.best]
+    _hasten(engines, starts, target)
     return engines[0].best
 
 
@@ -116,16 +122,30 @@ def _starts(problem: Problem, seed: int) -> Iterator[Schedule]:
         yield from candidate_orders(problem.graph, problem.rules, seed, 0)
 
 
-def _hasten(engines: Sequence[Engine], target: int) -> None:
+def _scored(problem: Problem, schedules: Iterable[Schedule], clock: Clock) -> list[Score]:
+    """The best of the schedules, and behind it others that cycles start from, too."""
+    found = []
+    for schedule in dict.fromkeys(schedules):
+        found.append(score(problem, schedule))
+        if clock.started_enough():
+            break
+    best = found[0]
+    for other in found[1:]:
+        best = other if other.better_than(best, problem.budget_bytes) else best
+    return [best, *(other for other in found if other is not best)][:MOST_STARTS]
+
+
+def _hasten(engines: Sequence[Engine], starts: Sequence[Score], target: int) -> None:
     """Meet the target in little time: rounds of cycles, until two rounds improve nothing.
 
     The engines run as many cycles of a round at a time as there are of them, each in a thread, and
-    then go on from the best of all.
+    then go on from the best of all. Cycles that start over take turns at the starts.
     """
+    turns = itertools.cycle(starts)
     clock = engines[0].clock
     ops = len(engines[0].problem.graph.ops)
     few, large = FEW_MOVES * ops, ops >= LARGE
-    best = start = engines[0].best
+    best = engines[0].best
     share, idle, rounds = FIRST_SHARE, 0, 0
     with ThreadPoolExecutor(len(engines)) as pool:
         while (
@@ -139,7 +159,7 @@ def _hasten(engines: Sequence[Engine], target: int) -> None:
             for first in range(0, len(cycles), len(engines)):
                 running = [
                     pool.submit(
-                        engine.cycle, share, target, start=start if fresh else best, hot=hot
+                        engine.cycle, share, target, start=next(turns) if fresh else best, hot=hot
                     )
                     for engine, (hot, fresh) in zip(engines, cycles[first:], strict=False)
                 ]
@@ -150,7 +170,7 @@ def _hasten(engines: Sequence[Engine], target: int) -> None:
                 for engine in engines:
                     engine.best = best
             if clock.iterations - moves < few:
-                start = best
+                turns = itertools.cycle([best])
             met = best.peak_bytes <= target
             idle = idle + 1 if met and best is before else 0
             share *= 2
