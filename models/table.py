@@ -19,6 +19,7 @@ from models.mobilenet import mobilenet
 from models.nasnet import nasnet
 from models.randwire import randwire
 from models.resnet import resnet
+from models.restoration import dncnn, espcn
 from models.training import training
 from models.transformer import transformer
 from models.unet import unet
@@ -59,6 +60,8 @@ def _trained(build: Builder, loss: str, **defaults: Any) -> Builder:
 
 FORWARD: dict[str, Builder] = {
     "densenet": densenet,
+    "dncnn": dncnn,
+    "espcn": espcn,
     "ffn": ffn,
     "inception": inception,
     "mlp": mlp,
@@ -74,6 +77,8 @@ FORWARD: dict[str, Builder] = {
 
 TRAINING: dict[str, Builder] = {
     "densenet_train": _trained(densenet, "cross_entropy", size=64, growth=12, classes=10, batch=4),
+    "dncnn_train": _trained(dncnn, "mse", size=64, batch=4),
+    "espcn_train": _trained(espcn, "mse", size=64, batch=4),
     "ffn_train": _trained(ffn, "mse"),
     "inception_train": _trained(
         inception, "cross_entropy", width=0.5, size=64, classes=10, batch=4

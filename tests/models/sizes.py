@@ -11,6 +11,8 @@ Feeds = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
 TINY: dict[str, dict[str, Any]] = {
     "densenet": {"blocks": (2, 2), "growth": 4, "size": 32, "classes": 5},
+    "dncnn": {"size": 16, "depth": 3, "width": 4},
+    "espcn": {"size": 8, "widths": (8, 4)},
     "ffn": {"depth": 2, "width": 8, "batch": 2},
     "inception": {"width": 0.1, "size": 32, "classes": 5},
     "mlp": {"depth": 2, "width": 8, "features": 6, "classes": 5, "batch": 2},
