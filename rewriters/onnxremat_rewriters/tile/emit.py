@@ -85,7 +85,8 @@ def tile(
             )
         except CannotTile as error:
             refused.append(RefusedRegion(number, str(error)))
-    writer = _Writer(looked_at)
+    outputs = frozenset(name for plan in plans.values() for name in plan.region.outputs)
+    writer = _Writer(looked_at, outputs)
     for unit in _ordered_units(looked_at, plans):
         if unit.region is None:
             writer.copy(unit.index)
@@ -177,7 +178,8 @@ def _key(unit: _Unit) -> tuple[int, int, _Unit]:
 class _Writer:
     """Nodes and constants written so far."""
 
-    def __init__(self, looked_at: View) -> None:
+    def __init__(self, looked_at: View, made_in_regions: frozenset[str]) -> None:
+        self._made_in_regions = made_in_regions
         self._view = looked_at
         graph = looked_at.model.graph
         self._values = NameSource(value_names(graph))
@@ -188,8 +190,12 @@ class _Writer:
         self.origin: list[Origin] = []
 
     def copy(self, index: int) -> None:
-        """Write a node as it is."""
-        self._append(self._copied(index), Origin(index))
+        """Write a node as it is, but for outputs that a region makes."""
+        node = self._copied(index)
+        for i, name in enumerate(node.output):
+            if name in self._made_in_regions:
+                node.output[i] = self._values.fresh(f"{name}__outside")
+        self._append(node, Origin(index))
 
     def region(self, number: int, plan: RegionPlan) -> None:
         """Write all tiles of a region and join their pieces."""

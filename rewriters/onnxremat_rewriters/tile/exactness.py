@@ -6,14 +6,19 @@ The rules hold for float32, one number of threads, and kernels of the kind that 
 describes; a result is checked in the runtime where it is used.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from math import prod
 
 from onnxremat_rewriters.tile.blocking import Order, orders_of_conv, orders_of_product
 from onnxremat_rewriters.tile.boxes import Box, extent, whole
+from onnxremat_rewriters.tile.matrices import reduced_axes
 from onnxremat_rewriters.tile.view import CannotTile, Rule, Site
 
 Guard = Callable[[Box], Box]
+
+_ALIGNED = 16
+"""Sums made by Eigen depend on the address modulo its vectors: 16 floats are enough for any."""
 
 OTHER_TAIL = frozenset(
     {"Log", "Softplus", "Elu", "Selu", "Celu", "Mish", "Sin", "Cos", "Tan", "Atan", "LRN"}
@@ -97,6 +102,65 @@ def _conv_transpose(site: Site, rule: Rule, threads: int) -> Guard:
     return _widened(made, range(2, len(made)), orders)
 
 
+def _product(site: Site, rule: Rule, threads: int) -> Guard:
+    """MatMul and Gemm: a stored right matrix is packed and always summed in the same order."""
+    _need_float(site)
+    right, made = site.shape(1), site.made()
+    if site.stored[1] and len(right) == 2:
+        return _anything
+    if site.fixed[1]:
+        raise CannotTile(f"{site.op}: a tile would store its right side, which is computed now")
+    turned = bool(site.attributes.get("transB", 0))
+    inner = site.shape(0)[0 if site.attributes.get("transA", 0) else -1]
+    one_product = prod(right[:-2]) == 1
+
+    def orders(box: Box) -> frozenset[Order]:
+        *leading, rows, columns = extent(box)
+        batch = prod(leading)
+        if one_product:
+            rows, batch = rows * batch, 1
+        return orders_of_product(rows, columns, inner, threads, turned=turned, batch=batch)
+
+    rank = len(made)
+    return _widened(made, (rank - 2, *range(rank - 2), rank - 1), orders)
+
+
+def _sum_over(site: Site, rule: Rule, threads: int) -> Guard:
+    """ReduceSum and ReduceMean: one kernel for each pattern of kept and reduced axes, those of one
+    element left out; so a group of kept axes must not shrink to one element."""
+    shape, made = site.shape(0), site.made()
+    axes = reduced_axes(site, len(shape))
+    runs = [
+        (is_reduced, [a for a, _ in run])
+        for is_reduced, run in groupby(
+            ((a, a in axes) for a in range(len(shape)) if shape[a] > 1), key=lambda one: one[1]
+        )
+    ]
+    if runs and runs[-1][0] and prod(shape[a] for a in runs[-1][1]) % _ALIGNED:
+        raise CannotTile(f"{site.op}: rows begin at odd addresses, and are summed accordingly")
+    keep = bool(site.attributes.get("keepdims", 1))
+    place = {a: a if keep else a - sum(r < a for r in axes) for a in range(len(shape))}
+    kept = [[place[a] for a in run] for is_reduced, run in runs if not is_reduced]
+
+    def widen(box: Box) -> Box:
+        for run in kept:
+            if all(box[a][1] - box[a][0] == 1 for a in run):
+                wider = list(box)
+                lo, hi = box[run[0]]
+                wider[run[0]] = (lo, hi + 1) if hi < made[run[0]] else (lo - 1, hi)
+                box = tuple(wider)
+        return box
+
+    return widen
+
+
+def _statistics(site: Site, rule: Rule, threads: int) -> Guard:
+    """InstanceNormalization: an image is summed from where it lies in memory."""
+    if prod(site.shape(0)[2:]) % _ALIGNED:
+        raise CannotTile(f"{site.op}: images begin at odd addresses, and are summed accordingly")
+    return _anything
+
+
 def _need_float(site: Site) -> None:
     kind = site.inputs[0]
     if kind is None or kind.dtype != "float":
@@ -105,7 +169,7 @@ def _need_float(site: Site) -> None:
 
 
 def _widened(
-    shape: tuple[int, ...], axes: range, orders: Callable[[Box], frozenset[Order]]
+    shape: tuple[int, ...], axes: Sequence[int], orders: Callable[[Box], frozenset[Order]]
 ) -> Guard:
     """The guard that widens along `axes`, in their order, until the orders are those of the
     whole."""
@@ -121,7 +185,7 @@ def _widened(
     return widen
 
 
-def _wider(box: Box, shape: tuple[int, ...], axes: range) -> Iterator[Box]:
+def _wider(box: Box, shape: tuple[int, ...], axes: Sequence[int]) -> Iterator[Box]:
     """The box, then larger and larger ones, one element at a time, first on the first axis."""
     yield box
     for axis in axes:
@@ -135,4 +199,9 @@ def _wider(box: Box, shape: tuple[int, ...], axes: range) -> Iterator[Box]:
 _GUARDS: dict[str, Callable[[Site, Rule, int], Guard]] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
+    "Gemm": _product,
+    "InstanceNormalization": _statistics,
+    "MatMul": _product,
+    "ReduceMean": _sum_over,
+    "ReduceSum": _sum_over,
 }

@@ -46,6 +46,13 @@ def first_only(site: Site) -> Rule:
     return rule
 
 
+def dropout(site: Site) -> Rule:
+    """Dropout out of training: a copy."""
+    if site.has(2) and bool(site.constant(2).any()):
+        raise CannotTile(f"{site.op}: in training mode it is random")
+    return first_only(site)
+
+
 def per_channel(site: Site) -> Rule:
     """BatchNormalization: the other inputs are vectors along axis 1."""
     if site.attributes.get("training_mode", 0):

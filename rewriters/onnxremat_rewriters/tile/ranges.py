@@ -7,7 +7,7 @@ Ops that are not in the table cannot be cut: they end a region.
 
 from collections.abc import Callable, Mapping
 
-from onnxremat_rewriters.tile import pointwise, shaping, windows
+from onnxremat_rewriters.tile import matrices, pointwise, reshaping, resizing, shaping, windows
 from onnxremat_rewriters.tile.view import CannotTile, Rule, Site
 
 ELEMENTWISE = frozenset(
@@ -76,10 +76,25 @@ ELEMENTWISE = frozenset(
     }
 )
 
+REDUCTIONS = frozenset(
+    {
+        "ArgMax",
+        "ArgMin",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceProd",
+        "ReduceSum",
+        "ReduceSumSquare",
+    }
+)
+
 RULES: Mapping[str, Callable[[Site], Rule]] = {
     **dict.fromkeys(ELEMENTWISE, pointwise.elementwise),
     "Clip": pointwise.first_only,
-    "Dropout": pointwise.first_only,
+    "Dropout": pointwise.dropout,
     "BatchNormalization": pointwise.per_channel,
     "QuantizeLinear": pointwise.quantize,
     "DequantizeLinear": pointwise.quantize,
@@ -98,12 +113,47 @@ RULES: Mapping[str, Callable[[Site], Rule]] = {
     "DepthToSpace": shaping.depth_to_space,
     "SpaceToDepth": shaping.space_to_depth,
     "Gather": shaping.gather,
+    "Reshape": reshaping.reshape,
+    "Squeeze": reshaping.squeeze,
+    "Unsqueeze": reshaping.keeps_its_form,
+    "Flatten": reshaping.keeps_its_form,
+    "Expand": reshaping.expand,
+    "Pad": reshaping.pad,
+    "Resize": resizing.resize,
+    "Upsample": resizing.resize,
+    "MatMul": matrices.matmul,
+    "MatMulInteger": matrices.matmul,
+    "QLinearMatMul": matrices.qlinear_matmul,
+    "Gemm": matrices.gemm,
+    "Softmax": matrices.softmax,
+    "LogSoftmax": matrices.softmax,
+    "LayerNormalization": matrices.layer_norm,
+    "SimplifiedLayerNormalization": matrices.layer_norm,
+    "RMSNormalization": matrices.layer_norm,
+    "LpNormalization": matrices.one_axis,
+    "CumSum": matrices.one_axis,
+    "InstanceNormalization": matrices.instance_norm,
+    **dict.fromkeys(REDUCTIONS, matrices.reduction),
 }
+
+
+WHOLE = {
+    **dict.fromkeys(
+        ("GroupNormalization", "LRN", "MeanVarianceNormalization"),
+        "its statistics or sums go over channels",
+    ),
+    "Einsum": "its equation is not looked into",
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), "a step needs the one before"),
+    **dict.fromkeys(("If", "Loop", "Scan"), "it runs a graph of its own"),
+    "NonZero": "its shape depends on the data",
+    "DynamicQuantizeLinear": "its scale needs the least and greatest of all elements",
+}
+"""Ops that are always made whole, and why."""
 
 
 def rule(site: Site) -> Rule:
     """How the node makes a part of its output. Raises CannotTile if that is not known."""
     make = RULES.get(site.op)
     if make is None:
-        raise CannotTile(f"{site.op}: not known how to make a part of it")
+        raise CannotTile(f"{site.op}: {WHOLE.get(site.op, 'not known how to make a part of it')}")
     return make(site)

@@ -101,6 +101,7 @@ def feeds(model: onnx.ModelProto, seed: int = 1) -> dict[str, Array]:
 
 def run(model: onnx.ModelProto, given: Mapping[str, Array], threads: int = THREADS) -> list[Array]:
     options = session_options(RECIPE.with_threads(threads))
+    options.log_severity_level = 4
     session = ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
