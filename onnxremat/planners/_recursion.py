@@ -19,6 +19,7 @@ Deviations, none of which holds more than theorem 5 charges to the levels of the
 - there may be many wanted ops at the top: those that make graph outputs and those nobody reads.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -70,7 +71,7 @@ def tree_schedule(
     """The schedule of TWRemat(k), or None if it has more than `most_steps` steps or `stop()`.
 
     Valid, and each op runs at most `max_copies` times; without a limit at most (k + 2)^depth times,
-    k the width, and in a piece at most once per call (theorem 5). O(steps x levels x reads).
+    k the width, and in a piece at most once per call (theorem 5). O(steps levels reads log n).
     """
     run = _Run(graph, parts, k, early, max_copies, watch)
     limit = most_steps if most_steps is not None else float("inf")
@@ -103,8 +104,8 @@ class _Run:
     def finish(self, most_steps: float, stop: Callable[[], bool]) -> bool:
         """Run to the end; whether it was reached."""
         self._hold(self.wanted)
-        for piece in self.parts.roots:
-            self._call(piece, [v for v in self.wanted if self._within(piece, v)])
+        for piece, wanted in self._by_piece(self.parts.roots, self.wanted).items():
+            self._call(piece, wanted)
             while self.stack:
                 call = next(self.stack[-1].calls, None)
                 if call is None:
@@ -178,12 +179,17 @@ class _Run:
 
     def _by_child(self, frame: Frame, ops: Sequence[int]) -> dict[int, list[int]]:
         """Those not in memory that are in pieces below, by the piece, in the order of pieces."""
+        missing = [u for u in ops if not self.in_memory[u] and self._within(frame.piece, u)]
+        return self._by_piece(self.parts.pieces[frame.piece].children, missing)
+
+    def _by_piece(self, pieces: Sequence[int], ops: Sequence[int]) -> dict[int, list[int]]:
+        """The ops in neighbouring pieces, by the piece, in the order of pieces; others left out."""
         found: dict[int, list[int]] = {}
-        for child in self.parts.pieces[frame.piece].children:
-            some = [u for u in ops if self._within(child, u) and not self.in_memory[u]]
-            if some:
-                found[child] = some
-        return found
+        for u in ops:
+            at = bisect_right(pieces, self.parts.owner[u]) - 1
+            if at >= 0:
+                found.setdefault(pieces[at], []).append(u)
+        return {piece: found[piece] for piece in sorted(found)}
 
     def _within(self, piece: int, v: int) -> bool:
         return piece <= self.parts.owner[v] < self.parts.pieces[piece].end
