@@ -126,7 +126,8 @@ def merge_subsets(
     """The bags and tree edges after merging each bag into a neighbour that contains it (lemma 1).
 
     One pass over the edges with union-find; then no bag lies within a neighbour, so that there are
-    no more bags than vertices. O(bags (width + inverse Ackermann)).
+    no more bags than vertices. O(bags (width + log bags)), for the bag that
+    contains the other leads, whatever their ranks.
     """
     leader = list(range(len(bags)))
 
@@ -171,7 +172,7 @@ def check_tree(count: int, edges: Iterable[Edge], found: TreeDecomposition) -> N
     """Raise DecompositionError, saying why, unless `found` is a tree decomposition of the graph.
 
     Checked: one root and no cycle; every vertex is in a bag; both ends of every edge are in a bag
-    together; the bags of a vertex are connected. O(sum of bag sizes + edges width).
+    together; the bags of a vertex are connected. O(bags width + edges x bags of a vertex).
     """
     if len(found.bags) != len(found.parent):
         raise DecompositionError("there are not as many parents as bags")

@@ -80,7 +80,6 @@ def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tri
     Ends when that share of the seconds is used, or at a stop.
     """
     graph = problem.graph
-    count = len(graph.ops)
 
     def over() -> bool:
         return clock.stopped(share)
@@ -95,9 +94,7 @@ def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tri
                 return
             yield Tried(name, own_spine, bag, None)
             continue
-        kept = _with_few_copies(problem, made)
-        if len(kept) <= LONGEST * count:
-            yield Tried(name, own_spine, bag, score(problem, kept))
+        yield Tried(name, own_spine, bag, score(problem, _with_few_copies(problem, made)))
 
 
 def path_schedule(

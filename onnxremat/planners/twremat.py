@@ -1,8 +1,9 @@
 """TWRemat: recomputation along a tree decomposition, with proved bounds on memory and time.
 
 Source: Kumar et al. 2019, "Efficient Rematerialization for Deep Networks", sections 3 and 4.3. For
-n ops of unit size, a decomposition of width k takes memory of O(k log n) and a schedule of
-O(k n^log(k + 2)) steps. `_decomposition` cuts the graph, `_recursion` makes the schedules.
+n ops of unit size, of which each reads at most r others, a decomposition of width k takes memory of
+O((k + r) log n), and no op runs more than O(k n^log(k + 2)) times. `_decomposition` cuts the graph,
+`_recursion` makes the schedules.
 
 The recursion limit k of TWRemat(k) trades memory for time. The planner tries limits from 1 to
 nearly all bags, with and without computing outputs early, and takes the best.
