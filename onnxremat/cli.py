@@ -21,7 +21,7 @@ from onnxremat.errors import (
     UsageError,
 )
 from onnxremat.prepare import COMPILING, Options
-from onnxremat.rewriting import default_output, rewrite
+from onnxremat.rewriting import check_output, default_output, rewrite, write_file
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
 
 app = typer.Typer(
@@ -274,6 +274,42 @@ def audit_command(
             f"the activation peak, {format_bytes(result.original_peak_bytes)}, is above "
             f"--fail-above {fail_above}"
         )
+
+
+@app.command("frontier")
+def frontier_command(
+    model: Model,
+    planners: Annotated[
+        str | None, typer.Option(help="Names from `onnxremat planners`, with commas between.")
+    ] = None,
+    budgets: Annotated[
+        int, typer.Option(min=1, max=100, help="Limits between the smallest peak and the own one.")
+    ] = 6,
+    time_limit: Annotated[
+        float, typer.Option(min=0.1, max=86400, help="Seconds for each planner and limit.")
+    ] = 2.0,
+    html: Annotated[Path | None, typer.Option(help="Write a report with a plot there.")] = None,
+    dim: Dim = [],  # noqa: B006
+    inputs: Inputs = None,
+    threads: Threads = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Plan for many limits with many planners: memory against time. Writes no model."""
+    from onnxremat.frontier_report import frontier_html, frontier_text
+    from onnxremat.frontiers import DEFAULT_PLANNERS, frontier
+
+    chosen = DEFAULT_PLANNERS if planners is None else tuple(planners.split(","))
+    options = Options(
+        dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit
+    )
+    if html is not None:
+        check_output(model, html)
+    with _progress(quiet=as_json) as (progress, _):
+        result = frontier(model, options, planners=chosen, budgets=budgets, progress=progress)
+    if html is not None:
+        write_file(frontier_html(result).encode(), html)
+    _emit(result, frontier_text, as_json=as_json)
 
 
 @app.command("verify")

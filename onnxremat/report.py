@@ -93,7 +93,7 @@ def rewrite_text(result: RewriteResult) -> str:
         if result.plan_output is not None:
             rows.append(("", str(result.plan_output)))
         rows.append(("open it with", _opened(result)))
-    return _table(rows)
+    return table(rows)
 
 
 def _opened(result: RewriteResult) -> str:
@@ -186,7 +186,7 @@ def verification_text(result: Verification) -> str:
         (name, f"{format_bytes(result.original.peak_bytes)} original"),
         ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten"),
     ]
-    return _table(rows + _verification_rows(result))
+    return table(rows + _verification_rows(result))
 
 
 def _verification_rows(result: Verification) -> list[tuple[str, str]]:
@@ -248,7 +248,7 @@ def audit_text(result: Audit) -> str:
         rows.append(
             ("limit", f"{format_bytes(result.limit_bytes)}: {_verdict(result, result.limit_bytes)}")
         )
-    return "\n\n".join([_table(rows), _held_table(peak.held)])
+    return "\n\n".join([table(rows), _held_table(peak.held)])
 
 
 def _reordered(result: Audit) -> str:
@@ -278,7 +278,7 @@ def _held_table(held: Sequence[HeldTensor]) -> str:
          _shown(t.made_by), _shown(t.last_read_by or "(graph output)"))
         for t in held[:_HELD_SHOWN]
     ]  # fmt: skip
-    table = _columns([header, *lines])
+    table = columns([header, *lines])
     if len(held) > _HELD_SHOWN:
         rest = sum(t.nbytes for t in held[_HELD_SHOWN:])
         table += f"\nand {len(held) - _HELD_SHOWN} smaller, {format_bytes(rest)} together"
@@ -293,16 +293,18 @@ def _shown(name: str) -> str:
 
 def planners_text(planners: Sequence[PlannerInfo]) -> str:
     """The planner table."""
-    return _columns([("planner", "what it does", "source"),
+    return columns([("planner", "what it does", "source"),
                      *((p.name, p.summary, p.source) for p in planners)])  # fmt: skip
 
 
-def _table(rows: Sequence[tuple[str, str]]) -> str:
+def table(rows: Sequence[tuple[str, str]]) -> str:
+    """Labels and texts, one under the other."""
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> str:
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells in columns of equal width."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -132,7 +132,7 @@ def rewrite(
         raise UsageError("--emit-plan: with --session stock buffers are placed by the runtime")
     for written in (target, plan_target):
         if written is not None:
-            _check_output(path, written)
+            check_output(path, written)
     if target is not None and plan_target is not None and target.resolve() == plan_target.resolve():
         raise UsageError(f"cannot write {target}: model and plan need a file each")
     subject = prepare(path, options, progress)
@@ -144,9 +144,9 @@ def rewrite(
     progress("writing")
     if target is not None:
         _copy_external_data(result.model, path, target)
-        _write(result.model.SerializeToString(), target)
+        write_file(result.model.SerializeToString(), target)
     if plan_target is not None and result.static is not None:
-        _write(result.static.as_json().encode(), plan_target)
+        write_file(result.static.as_json().encode(), plan_target)
     return replace(result, output=target, plan_output=plan_target)
 
 
@@ -302,7 +302,8 @@ def _with_record(
     return attach_record(made.model, record)
 
 
-def _check_output(model: Path, target: Path) -> None:
+def check_output(model: Path, target: Path) -> None:
+    """Raise UsageError if `target` cannot be written, or is the model itself."""
     folder = target.parent
     if not folder.is_dir():
         raise UsageError(f"cannot write {target}: there is no folder {folder}")
@@ -336,7 +337,7 @@ def _copy_external_data(model: onnx.ModelProto, path: Path, target: Path) -> Non
             shutil.copyfile(source, copy)
 
 
-def _write(data: bytes, target: Path) -> None:
+def write_file(data: bytes, target: Path) -> None:
     """Write a file under a temporary name, then rename: never half a file."""
     try:
         with NamedTemporaryFile(

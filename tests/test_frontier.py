@@ -1,0 +1,83 @@
+"""Memory against time: what the command finds, prints and writes."""
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+from models import BUILDERS
+from onnxremat.cli import app
+from onnxremat.errors import UsageError
+from onnxremat.frontier_report import frontier_html, frontier_text
+from onnxremat.frontiers import Frontier, frontier
+from onnxremat.prepare import Options
+from tests.models.sizes import tiny
+
+PLANNERS = ("reorder", "chain", "local_search")
+
+
+@pytest.fixture(scope="module")
+def unet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("frontier") / "unet.onnx"
+    onnx.save(BUILDERS["unet_train"](**tiny("unet", size=32)), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def result(unet: Path) -> Frontier:
+    return frontier(unet, Options(time_limit=1), planners=PLANNERS, budgets=3)
+
+
+def test_every_planner_has_a_point_for_every_limit(result: Frontier) -> None:
+    wanted = {(name, budget) for name in PLANNERS for budget in (None, *result.budgets)}
+    assert {(p.planner, p.budget_bytes) for p in result.points} == wanted
+    assert len(result.budgets) == 3
+    for point in result.points:
+        assert point.meets == (point.budget_bytes is None or point.peak_bytes <= point.budget_bytes)
+        assert point.peak_bytes >= result.floor.nbytes
+        assert point.extra_time >= 0
+
+
+def test_the_best_are_beaten_by_none(result: Frontier) -> None:
+    assert result.best
+    for point in result.points:
+        assert any(
+            b.peak_bytes <= point.peak_bytes and b.extra_time <= point.extra_time
+            for b in result.best
+        )
+    peaks = [p.peak_bytes for p in result.best]
+    times = [p.extra_time for p in result.best]
+    assert peaks == sorted(set(peaks)) and times == sorted(set(times), reverse=True)
+
+
+def test_text_and_page_show_all_planners_and_limits(result: Frontier) -> None:
+    text, page = frontier_text(result), frontier_html(result)
+    for name in PLANNERS:
+        assert name in text and f"<title>{name}: " in page
+    assert text.count("%)") >= len(result.budgets)
+    assert page.count("<circle") > len(PLANNERS)
+
+
+def test_planners_that_do_not_apply_say_why(tmp_path: Path) -> None:
+    onnx.save(BUILDERS["unet"](**tiny("unet")), tmp_path / "m.onnx")
+    found = frontier(tmp_path / "m.onnx", Options(time_limit=1), planners=("chain",), budgets=1)
+    assert "no training graph" in found.skipped["chain"]
+    assert found.points == () and found.budgets == ()
+    assert "no training graph" in frontier_text(found)
+    assert "<svg" in frontier_html(found)
+
+
+def test_an_unknown_planner_is_an_error(unet: Path) -> None:
+    with pytest.raises(UsageError, match="nobody"):
+        frontier(unet, planners=("nobody",))
+
+
+def test_the_command_prints_json_and_writes_the_page(unet: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    arguments = ["frontier", str(unet), "--planners", "reorder", "--budgets", "1", "--time-limit"]
+    done = CliRunner().invoke(app, [*arguments, "0.5", "--json", "--html", str(page)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["points"][0]["planner"] == "reorder"
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
