@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import replace
 
 from onnxremat.bounds import peak_bound
+from onnxremat.graph import Graph
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Limits, Plan, Problem, make_plan
 from onnxremat.planners._chain import Chain, Kind, Operation, Operations
@@ -33,7 +35,7 @@ def chain_of_stages(stages: Stages, rules: MemoryRules) -> Chain:
     activation = [total(tensors) for tensors in stages.boundaries]
     gradient = [constant + total(tensors) for tensors in stages.gradients]
     saved, keeping, saving, backing = [], [], [], []
-    backward_reads = {t for reads in stages.split.reads.values() for t in reads}
+    backward_reads = {t for ops in stages.backward for v in ops for t in graph.ops[v].inputs}
     for i, ops in enumerate(stages.forward):
         made = {t for v in ops for t in graph.ops[v].outputs}
         following = set(stages.boundaries[i + 1])
@@ -104,6 +106,57 @@ def schedule_of(stages: Stages, sequence: Sequence[Operation], most: int | None)
         stages.backward[i] if kind is Kind.BACKWARD else stages.forward[i] for kind, i in sequence
     )
     return _schedule(stages, runs, most)
+
+
+def with_early_masks(stages: Stages, rules: MemoryRules) -> Stages:
+    """The stages with the making of some masks moved from their backward to a forward step.
+
+    A mask is what a backward step makes of forward values alone, such as the places of the maxima
+    of a pooling. One for which more is held in passing than is left of it had better be made in
+    the forward step that makes its last input, before the saved values of later stages pile up.
+    What leads to a graph output within its own stage is no mask: where the loss is a stage of its
+    own, the first gradients are made of forward values alone, too. The last stage stays, as its two
+    steps follow one another.
+    """
+    forward, backward = list(stages.forward), list(stages.backward)
+    for i, ops in _early_masks(stages, rules).items():
+        forward[i] = (*forward[i], *ops)
+        backward = [tuple(v for v in step if v not in ops) for step in backward]
+    return replace(stages, forward=tuple(forward), backward=tuple(backward))
+
+
+def _early_masks(stages: Stages, rules: MemoryRules) -> dict[int, tuple[int, ...]]:
+    """By stage, the mask ops that had better run in its forward step, in the graph's order."""
+    graph = stages.split.graph
+    made_in = {v: i for i, ops in enumerate(stages.forward) for v in ops}
+    size = [rules.nbytes(tensor) for tensor in graph.tensors]
+    level = {v: i for i, ops in enumerate(stages.backward[:-1]) for v in ops}
+    masks = []
+    for v in stages.split.backward:
+        made_in[v] = max((made_in[u] for u in graph.predecessors(v)), default=0)
+        if v in level and made_in[v] <= level[v]:
+            masks.append(v)
+    early: dict[int, tuple[int, ...]] = {}
+    for ops in _connected(graph, masks):
+        outside = set(range(len(graph.ops))).difference(ops)
+        made = {t for v in ops for t in graph.ops[v].outputs}
+        left = {t for t in made if outside.intersection(graph.readers[t])}
+        gradients = not made.isdisjoint(graph.outputs)
+        if not gradients and _peak(stages, rules, ops, size, left) > sum(size[t] for t in left):
+            last = max(made_in[v] for v in ops)
+            early[last] = tuple(sorted((*early.get(last, ()), *ops)))
+    return early
+
+
+def _connected(graph: Graph, ops: Sequence[int]) -> list[list[int]]:
+    """The ops in parts that read nothing of one another, each ascending."""
+    part = {v: [v] for v in ops}
+    for v in ops:
+        for u in graph.predecessors(v):
+            if u in part and part[u] is not part[v]:
+                joined = sorted(part[u] + part[v])
+                part.update((w, joined) for w in joined)
+    return list({id(one): one for one in part.values()}.values())
 
 
 def canonical_schedule(stages: Stages, cached: Set[int], most: int | None) -> Schedule:
@@ -200,10 +253,12 @@ def halving(count: int) -> list[int]:
 
 def chains(split: TrainingSplit, chooser: Chooser, most: int) -> list[Stages]:
     """The forward as a chain cut at articulation points, and as one cut anywhere if that has more
-    stages."""
+    stages; then both with early masks, if there are any."""
     order = split.forward if chooser.problem.fixed_order else None
     strict, free = (cut(split, order, most=most, bundles=bundles) for bundles in (False, True))
-    return [strict, free] if len(free.forward) > len(strict.forward) else [strict]
+    late = [strict, free] if len(free.forward) > len(strict.forward) else [strict]
+    early = (with_early_masks(stages, chooser.problem.rules) for stages in late)
+    return [*late, *(stages for stages in early if stages not in late)]
 
 
 def show_all(

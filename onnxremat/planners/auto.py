@@ -1,19 +1,29 @@
 """The portfolio: what is cheap and proves something first, the long search last."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from onnxremat.bounds import peak_bound
-from onnxremat.plan import Limits, Plan, PlanStatus, Problem, make_plan
+from onnxremat.graph import Graph
+from onnxremat.plan import Limits, Plan, Planner, PlanStatus, Problem, make_plan
 from onnxremat.planners._blocks import block_plan, repeats
-from onnxremat.planners._engine import Clock, Score, admissible
+from onnxremat.planners._engine import Clock, Score, admissible, report
 from onnxremat.planners._staged import BETWEEN
 from onnxremat.planners._windows import WHOLE, settle
+from onnxremat.planners.chain import chain
+from onnxremat.planners.chen import chen
 from onnxremat.planners.given_order import given_order
 from onnxremat.planners.local_search import local_search
+from onnxremat.planners.lower_sets import lower_sets
+from onnxremat.planners.pwremat import pwremat
 from onnxremat.planners.reorder import reorder
+from onnxremat.planners.revolve import revolve
+from onnxremat.planners.twremat import twremat
 from onnxremat.schedule import Schedule
 from onnxremat.schedule import given_order as order_of_file
+from onnxremat.training import NotTrainingError, split_training
 
 REORDER_SHARE, REORDER_SHARE_SMALLEST = 0.2, 0.3
 """With a budget, and for the smallest peak."""
@@ -22,6 +32,27 @@ BLOCKS_SHARE, BLOCKS_FROM = 0.2, 3000
 SEARCH_SHARE, SEARCH_SHARE_LARGE = 0.75, 0.92
 """Of what is left after reordering; the rest is for proofs, which larger graphs seldom get."""
 
+OPS_A_SECOND = 70
+"""Training graphs of so many ops for each second of the limits, or fewer, are searched from several
+starts. In larger ones a single search gets further."""
+REORDER_SHARE_TRAINING = 0.05
+STARTERS: tuple[tuple[Planner, float], ...] = (
+    (chen, 0.02),
+    (revolve, 0.02),
+    (lower_sets, 0.03),
+    (chain, 0.05),
+    (twremat, 0.02),
+    (pwremat, 0.02),
+)
+"""What else a search of a training graph starts from, with shares of the seconds left then."""
+POLISHED = (twremat, pwremat)
+"""Those that would search on; without iterations they do not."""
+HEATS_SHARE = 0.5
+"""For the smallest peak, the share of what is left then for a short search from each start."""
+LONG_SHARE = 0.6
+"""With a budget, the share of what is left for each of the first two searches; the others have what
+is left then, if those end early."""
+
 
 def auto(problem: Problem, limits: Limits) -> Plan:
     """The best plan of the portfolio within the limits.
@@ -29,8 +60,9 @@ def auto(problem: Problem, limits: Limits) -> Plan:
     In turn: the lower bound on the peak (above the budget: infeasible at once), the given order,
     in large graphs a plan that treats repeated blocks alike (`_blocks`), an order without
     recomputation (if it meets the budget it is optimal, for it takes the time of one pass), then
-    `local_search` from what was found, and at last constraint programming on its plan
-    (`_windows`), which proves small ones and improves others.
+    `local_search` from what was found (in training graphs from what the planners for those find,
+    too), and at last constraint programming on its plan (`_windows`), which proves small ones and
+    improves others.
 
     Parts on both sides of a cut are not planned alone: the whole may make the value that crosses
     again, which the part behind cannot (tests/planners/test_blocks.py has an example). That would
@@ -46,22 +78,95 @@ def auto(problem: Problem, limits: Limits) -> Plan:
     if may_copy and problem.budget_bytes is not None and len(problem.graph.ops) >= BLOCKS_FROM:
         plan = _better(problem, plan, _from_blocks(problem, _share(limits, clock, BLOCKS_SHARE)))
     ordered: tuple[Schedule, ...] = ()
+    training = may_copy and _is_training(problem.graph, limits)
     if not problem.fixed_order:
         share = REORDER_SHARE if problem.budget_bytes is not None else REORDER_SHARE_SMALLEST
+        share = REORDER_SHARE_TRAINING if training else share
         share = share if may_copy else 1.0
         order = reorder(problem, _share(limits, clock, share))
         plan, ordered = _better(problem, plan, order), (order.schedule,)
     proved = plan.status in (PlanStatus.OPTIMAL, PlanStatus.INFEASIBLE)
     if proved or not may_copy or clock.over():
         return _named(plan)
-    starts = dict.fromkeys((plan.schedule, *ordered, *problem.starts))
-    warm = replace(problem, starts=tuple(starts))
     share = SEARCH_SHARE if len(problem.graph.ops) <= WHOLE else SEARCH_SHARE_LARGE
     share = share if problem.budget_bytes is not None else 1.0
-    plan = _better(problem, plan, local_search(warm, _share(limits, clock, share)))
+    if training:
+        plan = _trained(problem, plan, ordered, limits, clock)
+    else:
+        starts = dict.fromkeys((plan.schedule, *ordered, *problem.starts))
+        warm = replace(problem, starts=tuple(starts))
+        plan = _better(problem, plan, local_search(warm, _share(limits, clock, share)))
     if plan.status is not PlanStatus.FEASIBLE or problem.budget_bytes is None or clock.over():
         return _named(plan)
     return _named(_settled(problem, plan, _share(limits, clock, 1.0), clock))
+
+
+def _is_training(graph: Graph, limits: Limits) -> bool:
+    """Whether it is a training graph, and small enough for several searches."""
+    if len(graph.ops) > OPS_A_SECOND * limits.seconds:
+        return False
+    try:
+        split_training(graph)
+    except NotTrainingError:
+        return False
+    return True
+
+
+def _trained(
+    problem: Problem, plan: Plan, ordered: Sequence[Schedule], limits: Limits, clock: Clock
+) -> Plan:
+    """The best plan of a training graph: from planners of such graphs, then `local_search`.
+
+    A search stays near what it starts from, and which start is good shows only once it has run. So
+    there are several: within a budget long ones, from orders first (less is recomputed near them);
+    for the smallest peak a short one from each start and a long one from the start of the best. It
+    begins where the short one began, for what a short search ends in is hard to leave.
+    """
+    quiet = replace(limits, on_progress=None)
+    starts = list(dict.fromkeys((*ordered, *problem.starts, plan.schedule)))
+    made = []
+    for planner, share in STARTERS:
+        if clock.over():
+            return plan
+        part = _share(quiet, clock, share)
+        made.append(planner(problem, replace(part, iterations=0) if planner in POLISHED else part))
+        plan = _reported(problem, plan, made[-1], clock)
+    made.sort(key=partial(_rank, problem))
+    starts = list(dict.fromkeys((*starts, *(one.schedule for one in made))))
+    if problem.budget_bytes is None:
+        plan, starts = _raced(problem, plan, starts, quiet, clock)
+    for turn, start in enumerate(starts):
+        if clock.over():
+            break
+        long = LONG_SHARE if problem.budget_bytes is not None and turn < 2 else 1.0
+        found = local_search(replace(problem, starts=(start,)), _share(quiet, clock, long))
+        plan = _reported(problem, plan, found, clock)
+    return plan
+
+
+def _raced(
+    problem: Problem, plan: Plan, starts: Sequence[Schedule], limits: Limits, clock: Clock
+) -> tuple[Plan, list[Schedule]]:
+    """The best plan after a short search from each start, and the starts, the most promising
+    first."""
+    ends: list[tuple[tuple[bool, int, int, int], Schedule]] = []
+    for done, start in enumerate(starts):
+        if clock.over():
+            break
+        left = 1 - HEATS_SHARE * done / len(starts)
+        part = _share(limits, clock, HEATS_SHARE / len(starts) / left)
+        found = local_search(replace(problem, starts=(start,)), part)
+        ends.append((_rank(problem, found), start))
+        plan = _reported(problem, plan, found, clock)
+    return plan, [start for _, start in sorted(ends, key=lambda end: end[0])]
+
+
+def _reported(problem: Problem, old: Plan, new: Plan, clock: Clock) -> Plan:
+    """The better one of two, told to the caller if it is the new one."""
+    better = _better(problem, old, new)
+    if better is not old:
+        report(clock, Score(new.schedule, new.peak_bytes, new.time_cost))
+    return better
 
 
 def _from_blocks(problem: Problem, limits: Limits) -> Plan:
@@ -112,12 +217,14 @@ def _share(limits: Limits, clock: Clock, share: float) -> Limits:
 
 
 def _better(problem: Problem, old: Plan, new: Plan) -> Plan:
-    def key(plan: Plan) -> tuple[bool, int, int, int]:
-        if problem.budget_bytes is not None and plan.meets(problem.budget_bytes):
-            return False, plan.time_cost, plan.peak_bytes, 0
-        return True, plan.peak_bytes, plan.time_cost, -plan.peak_bound_bytes
+    return new if _rank(problem, new) < _rank(problem, old) else old
 
-    return new if key(new) < key(old) else old
+
+def _rank(problem: Problem, plan: Plan) -> tuple[bool, int, int, int]:
+    """Small for good plans."""
+    if problem.budget_bytes is not None and plan.meets(problem.budget_bytes):
+        return False, plan.time_cost, plan.peak_bytes, 0
+    return True, plan.peak_bytes, plan.time_cost, -plan.peak_bound_bytes
 
 
 def _named(plan: Plan) -> Plan:

@@ -13,8 +13,10 @@ backward of one stage sets the model's smallest peak, the model cannot tell lean
 others; so all is done again with a model in which backward steps need nothing of their own.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -42,6 +44,9 @@ FLOATING_SLOTS = 100
 ROUNDING = 1e-6
 """Makespans of a table of C_MP are rounded by less than this share."""
 
+FIRST_ATTEMPTS = 3
+"""Sequences of a table that are tried before the next table is made, which may take long."""
+
 NEVER = 1e300
 """More than any makespan."""
 
@@ -59,7 +64,7 @@ def chain(problem: Problem, limits: Limits) -> Plan:
 def _search(split: TrainingSplit, chooser: Chooser) -> str:
     found = chains(split, chooser, MOST_STAGES)
     models = []
-    for stages in found:
+    for stages in sorted(found, key=lambda stages: len(stages.forward)):
         model = chain_of_stages(stages, chooser.problem.rules)
         models += [(stages, model), (stages, without_gradients(model))]
     for make in (_persistent, _floating):
@@ -68,6 +73,7 @@ def _search(split: TrainingSplit, chooser: Chooser) -> str:
             sequences = None if chooser.over() else make(model)
             if sequences is not None:
                 attempts.append(_attempts(chooser, stages, sequences))
+                deque(islice(attempts[-1], FIRST_ATTEMPTS), maxlen=0)
         while attempts and not chooser.over():
             attempts = [one for one in attempts if next(one, False)]
     return described(found)

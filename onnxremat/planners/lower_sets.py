@@ -8,8 +8,10 @@ strategies for several budgets by equation 2 become schedules, and the best one 
 
 Which values a backward op reads is taken from the graph. Deviations: a backward op runs as soon as
 its segment's turn allows, which is when the last of its gradients arrives; the last segment is not
-recomputed; ops that read weights or inputs only and stand beside the main path (transposed weights)
-go with their first reader, as each alone would double the number of lower sets.
+recomputed; masks that take much to make are made early and cached, too, where that is better
+(`_stages.with_early_masks`); ops that read weights or inputs only and stand beside the main path
+(transposed weights) go with their first reader, as each alone would double the number of lower
+sets.
 """
 
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ from onnxremat.planners._lower_sets import (
     members,
     reachability_family,
 )
-from onnxremat.planners._stages import Chooser, canonical_schedule, plan_training
+from onnxremat.planners._stages import Chooser, canonical_schedule, plan_training, with_early_masks
 from onnxremat.training import TrainingSplit, forward_order, stages_of
 
 EXACT_SETS = 3000
@@ -117,6 +119,10 @@ def _try_all(
         stages = stages_of(split, tuple(segments), ((),) * (len(segments) + 1))
         kept = {v for i in members(cached) for v in groups[i]}
         chooser.show(canonical_schedule(stages, kept, chooser.problem.max_copies))
+        early = with_early_masks(stages, chooser.problem.rules)
+        if early != stages:
+            kept |= {v for ops in early.forward for v in ops if not split.is_forward[v]}
+            chooser.show(canonical_schedule(early, kept, chooser.problem.max_copies))
 
 
 def _strategies(family: Family, chooser: Chooser) -> Iterator[list[int]]:

@@ -11,14 +11,15 @@ from onnxremat.graph import Graph
 from onnxremat.memory import MemoryRules, profile
 from onnxremat.plan import Limits, Plan, PlanStatus, Problem
 from onnxremat.planners._chain import Kind, chain_of, simulate
-from onnxremat.planners._stages import halving
-from onnxremat.planners.chain import chain
+from onnxremat.planners._stages import halving, schedule_of, with_early_masks
+from onnxremat.planners.chain import chain, store_all
 from onnxremat.planners.chen import chen, chen_sqrt, segments
 from onnxremat.planners.lower_sets import lower_sets
 from onnxremat.planners.revolve import forward_steps, reversal, revolve
 from onnxremat.schedule import check, given_order
+from onnxremat.training import cut, split_training
 from tests.graphs import graphs, memory_rules
-from tests.training_graphs import training_net
+from tests.training_graphs import Net, training_net
 
 PLANNERS: list[Callable[[Problem, Limits], Plan]] = [chain, lower_sets, chen, chen_sqrt, revolve]
 
@@ -78,6 +79,46 @@ def test_iterations_make_plans_repeatable_and_stop_ends_them(planner) -> None:  
     assert first == second
     stopped = planner(problem, Limits(stop=lambda: True))
     assert stopped.schedule == given_order(problem.graph)
+
+
+def pooled_net(layers: int) -> Graph:
+    """A chain of layers; the gradient of each reads a small mask, made of a large value that is
+    made of the layer's."""
+    net = Net()
+    made = [0]
+    for i in range(layers):
+        made.append(net.add(f"a{i}", [made[-1]], 80, cost=5))
+    net.outputs.append(net.add("loss", [made[-1]], 4, scalar=True))
+    flow = net.add("grad_last", [made[-1]], 80)
+    for i in reversed(range(layers)):
+        places = net.add(f"places{i}", [made[i + 1]], 640)
+        mask = net.add(f"mask{i}", [places, made[i + 1]], 8)
+        flow = net.add(f"grad_{i}", [flow, mask, made[i]], 80)
+    net.outputs.append(flow)
+    return net.graph()
+
+
+def test_masks_are_made_early_where_making_them_takes_much() -> None:
+    graph = pooled_net(12)
+    split, rules = split_training(graph), MemoryRules()
+    late = cut(split)
+    early = with_early_masks(late, rules)
+    moved = {graph.ops[v].name for ops in early.forward for v in ops if not split.is_forward[v]}
+    assert moved >= {f"op_{name}{i}" for name in ("places", "mask") for i in range(11)}
+    for stages in (late, early):
+        ran = [v for ops in (*stages.forward, *stages.backward) for v in ops]
+        assert sorted(ran) == list(range(len(graph.ops)))
+    once = store_all(len(late.forward))
+    peaks = [
+        profile(graph, schedule_of(stages, once, None), rules).peak_bytes
+        for stages in (late, early)
+    ]
+    assert peaks[1] < peaks[0]
+
+
+def test_small_masks_stay_where_they_are_read() -> None:
+    stages = cut(split_training(training_net(12, skips=4)))
+    assert with_early_masks(stages, MemoryRules()) == stages
 
 
 def test_halving_covers_all() -> None:
