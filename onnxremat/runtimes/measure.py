@@ -142,7 +142,8 @@ def measure_times(
     recipes: Sequence[Recipe],
     pairs: int = 5,
 ) -> TimeComparison:
-    """Seconds of a run of each model, with its recipe. Models alternate for `pairs` rounds.
+    """Seconds of a run of each model, with its recipe. Models alternate for `pairs` rounds, short
+    ones for up to six times as many.
 
     One run of each goes before, untimed. Raises like `measure_activation`.
     """

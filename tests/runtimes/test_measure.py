@@ -19,6 +19,7 @@ from onnxremat.runtimes.measure import (
     run_outputs,
 )
 from onnxremat.runtimes.recipe import RECIPE, STOCK
+from onnxremat.runtimes.worker_actions import MOST_ROUNDS
 from tests.runtimes.build import BOOL, FLOAT, model, node, value
 
 RECIPE_1 = RECIPE.with_threads(1)
@@ -90,7 +91,7 @@ def test_times_are_medians_and_ratios_of_the_same_round(eight: Path) -> None:
     inputs = make_inputs(ladder(8))
     half = in_memory(ladder(2), eight.parent)
     found = measure_times([eight, half, eight], inputs, [RECIPE_1, RECIPE_1, STOCK], pairs=5)
-    assert found.rounds == 5
+    assert 5 <= found.rounds <= 5 * MOST_ROUNDS
     assert len(found.median_seconds) == len(found.ratios) == 3
     assert found.ratios[0] == 1.0
     assert found.ratios[1] < 0.7
