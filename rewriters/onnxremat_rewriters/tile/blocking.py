@@ -76,7 +76,7 @@ def _order(rows: int, width: int, columns: int, inner: int, turned: bool) -> Ord
     if rows == 1:
         return ("row, turned" if turned else "row", 0)
     if columns == 1:
-        return ("column", 0)
+        return ("column", rows)  # taken in groups of rows, the last of which is another
     n = k = _BLOCK
     if width < inner:
         while n > _ALIGN and n // 2 >= width:
