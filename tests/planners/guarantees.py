@@ -247,17 +247,25 @@ def _steps(spine: Spine, item: Item, known: dict[Item, int], most: int) -> int:
 
 
 def _waiting(spine: Spine, of: Interleaved, done: int) -> set[int]:
-    """The vertices that an interleaved schedule may still read, of those up to `done` that it has
-    made for itself: its middle bag, and so on for the part at work."""
-    if of.stretch.last < of.stretch.first or of.known.issuperset(of.bag):
+    """The vertices that an interleaved schedule may still read, of those that it has made for
+    itself: its middle bag, and so on for the part at work. It has been executed up to the tuple of
+    the last vertex of its bag that is not after `done`."""
+    last = _last(of.bag, done)
+    if last < 0 or of.stretch.last < of.stretch.first or of.known.issuperset(of.bag):
         return set()
     split = spine.split(of)
-    found = {y for y in split.through if y <= done}
-    if done < split.latest:
-        found |= _waiting(spine, split.beyond, done)
-    if done >= split.latest - 1:  # What precedes the latest vertex itself may have been made.
-        found |= _waiting(spine, split.beneath, done)
-    return found
+    found = {y for y in split.through if y <= last}
+    return found | _waiting(spine, split.beyond if last < split.latest else split.beneath, last)
+
+
+def _last(bag: Sequence[int], most: int) -> int:
+    """The last vertex of a bag that is not after `most`; -1: none."""
+    return max((y for y in bag if y <= most), default=-1)
+
+
+def _done(items: Sequence[Item], of: Interleaved) -> int:
+    """The vertex of the last tuple of an interleaved schedule among the items; -1: none."""
+    return max((part.x for part in items if isinstance(part, Part) and part.of == of), default=-1)
 
 
 def _walk(
@@ -276,9 +284,8 @@ def _walk(
         stretch, given = Stretch(item.first, item.last, item.u), item.known | item.held
     else:
         of, x = item.of, item.x
-        before = max((y for y in of.bag if y < x), default=-1)
         stretch = of.stretch
-        given = of.known | of.held | {*of.bag[: of.bag.index(x)]} | _waiting(spine, of, before)
+        given = of.known | of.held | {*of.bag[: of.bag.index(x)]} | _waiting(spine, of, x - 1)
     for index, part in enumerate(items):
         held = _held(spine, item, items, index)
         less = p - 1 if isinstance(item, Part) and isinstance(part, Whole) else p
@@ -303,12 +310,8 @@ def _held(spine: Spine, item: Whole | Part, items: Sequence[Item], index: int) -
     if isinstance(item, Whole):
         for side in {other.of for other in items if isinstance(other, Part)}:
             held.update(side.bag)
-            if isinstance(part, int):
-                held |= _waiting(spine, side, part - 1)
-            elif isinstance(part, Part) and side != part.of:
-                first = items.index(Part(side, part.x)) < index
-                before = max((y for y in side.bag if y < part.x), default=-1)
-                held |= _waiting(spine, side, part.x - 1 if first else before)
+            if not isinstance(part, Part) or side != part.of:
+                held |= _waiting(spine, side, _done(items[:index], side))
         if not any(isinstance(other, Part) for other in items):
             stretch = Stretch(item.first, item.last, item.u)
             shared = range(max(item.first, spine.left[target]), min(item.last, spine.right[target]))
@@ -319,5 +322,6 @@ def _held(spine: Spine, item: Whole | Part, items: Sequence[Item], index: int) -
     held |= {*split.through, *item.of.bag}
     if not isinstance(part, Part):
         for after in (split.beyond, split.beneath):
-            held |= _waiting(spine, after, target - 1)
+            done = _done(items[:index], after)
+            held |= _waiting(spine, after, max(done, _last(item.of.bag, item.x - 1)))
     return held

@@ -151,6 +151,13 @@ def test_theorem_22_on_random_graphs() -> None:
     assert checked >= 300
 
 
+@pytest.mark.parametrize("seed", [23, 62, 78, 84])
+def test_theorem_22_where_nested_schedules_wait(seed: int) -> None:
+    graph = random_graph(seed, most_ops=30)
+    for _, _, spined in spined_paths(graph, 0):
+        assert check_path_schedule(graph, spined, 20_000) is not None
+
+
 def test_theorem_22_on_a_way_back() -> None:
     for count in (4, 8, 16, 32):
         graph = backward(count)
