@@ -1,7 +1,8 @@
 """`tile`: regions of a model run tile by tile, with the same bits.
 
     view (a model's graph and shapes)
-      -> follow (how far back a cut goes) -> Region -> plan_region (shapes of all tiles) -> tile
+      -> follow (how far back a cut goes) -> Region -> plan_region (the boxes of every tile)
+      -> program (its nodes in order, with shapes) -> tile (the rewritten model)
 
 `ranges` has what each op needs of its inputs (receptive fields), `exactness` which tiles have the
 bits of the whole, `region` what each tile computes, `emit` writes it.
@@ -9,6 +10,7 @@ bits of the whole, `region` what each tile computes, `emit` writes it.
 
 from onnxremat_rewriters.tile.boxes import Box, extent
 from onnxremat_rewriters.tile.emit import Origin, RefusedRegion, Tiled, tile
+from onnxremat_rewriters.tile.program import Instruction, Kind, Piece, program
 from onnxremat_rewriters.tile.region import (
     NodeTile,
     Reach,
@@ -24,8 +26,11 @@ from onnxremat_rewriters.tile.view import CannotTile, Site, Step, View, view
 __all__ = [
     "Box",
     "CannotTile",
+    "Instruction",
+    "Kind",
     "NodeTile",
     "Origin",
+    "Piece",
     "Reach",
     "RefusedRegion",
     "Region",
@@ -38,6 +43,7 @@ __all__ = [
     "extent",
     "follow",
     "plan_region",
+    "program",
     "region_nodes",
     "tile",
     "view",

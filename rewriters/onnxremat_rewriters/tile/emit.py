@@ -16,14 +16,13 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from onnxremat.importer.nodes import reads
 from onnxremat.importer.values import ValueType
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
-from onnxremat_rewriters.tile.boxes import Box, whole
-from onnxremat_rewriters.tile.region import NodeTile, Region, RegionPlan, TilePlan, plan_region
+from onnxremat_rewriters.tile.boxes import whole
+from onnxremat_rewriters.tile.program import Instruction, Kind, Piece, Read, program
+from onnxremat_rewriters.tile.region import Region, RegionPlan, plan_region
 from onnxremat_rewriters.tile.view import CannotTile, View, view
-
-SMALL_BYTES = 1024
-"""A weight up to this size is cut when the model is written, a larger one by a Slice in the run."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +90,9 @@ def tile(
         if unit.region is None:
             writer.copy(unit.index)
         else:
-            writer.region(unit.region, plans[unit.region])
+            writer.region(unit.region, program(looked_at, plans[unit.region]))
     rounded = sorted({index for plan in plans.values() for index in plan.rounded})
-    return Tiled(writer.finish(), tuple(writer.origin), tuple(rounded), tuple(refused))
+    return Tiled(*writer.finish(), tuple(rounded), tuple(refused))
 
 
 @dataclass(frozen=True, order=True)
@@ -187,7 +186,7 @@ class _Writer:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._initializers: list[onnx.TensorProto] = []
         self._nodes: list[onnx.NodeProto] = []
-        self.origin: list[Origin] = []
+        self._origin: list[Origin] = []
 
     def copy(self, index: int) -> None:
         """Write a node as it is, but for outputs that a region makes."""
@@ -197,74 +196,84 @@ class _Writer:
                 node.output[i] = self._values.fresh(f"{name}__outside")
         self._append(node, Origin(index))
 
-    def region(self, number: int, plan: RegionPlan) -> None:
-        """Write all tiles of a region and join their pieces."""
-        pieces: dict[str, list[str]] = {name: [] for name in plan.region.outputs}
-        for count, tile_plan in enumerate(plan.tiles):
-            made = _TileWriter(self, self._view, number, count, tile_plan)
-            for name, piece in made.write().items():
-                pieces[name].append(piece)
-            self._join_rows(number, plan, pieces, count)
-        for name, parts in pieces.items():
-            self._join(number, parts, plan.region.grid[0][0], name, name)
+    def region(self, number: int, instructions: Sequence[Instruction]) -> None:
+        """Write all nodes of a region."""
+        names: dict[int, str] = {}
+        for one in instructions:
+            read = [self._read(r, names) for r in one.reads]
+            made = self._piece_name(one.makes, number)
+            names[one.makes.serial] = made
+            write = {Kind.NODE: self._node, Kind.SLICE: self._slice, Kind.JOIN: self._join}
+            node = write[one.kind](one, read, made)
+            node.name = self._labels.fresh(self._label(one, number))
+            self._append(node, Origin(one.node, number, one.makes.tile))
 
-    def _join_rows(
-        self, number: int, plan: RegionPlan, pieces: dict[str, list[str]], count: int
-    ) -> None:
-        """With two axes: when a row of tiles is complete, put it in the place of its pieces."""
-        if len(plan.region.grid) == 1:
-            return
-        axis, columns = plan.region.grid[1]
-        row, place = divmod(count, columns)
-        if place < columns - 1:
-            return
-        for name, parts in pieces.items():
-            joined = self._values.fresh(f"{name}__region{number}_row{row}")
-            parts[row:] = [self._join(number, parts[row:], axis, joined, name)]
-
-    def _join(self, number: int, parts: list[str], axis: int, name: str, of: str) -> str:
-        label = self.fresh_label(f"{of}/region{number}/concat")
-        kind = "Concat" if len(parts) > 1 else "Identity"
-        node = helper.make_node(kind, parts, [name], label)
-        if len(parts) > 1:
-            node.attribute.append(helper.make_attribute("axis", axis))
-        self._append(node, Origin(None, number))
-        return name
-
-    def finish(self) -> onnx.ModelProto:
-        """The model: all else of the argument stays as it was, but for statements about values
-        that are no longer there."""
+    def finish(self) -> tuple[onnx.ModelProto, tuple[Origin, ...]]:
+        """The model and the origins of its nodes. All else of the argument stays as it was, but for
+        Constant nodes that nobody reads, and statements about values that are no longer there."""
         model = onnx.ModelProto()
         model.CopyFrom(self._view.model)
         graph = model.graph
+        read = {name for node in self._nodes for name in reads(node)}
+        read.update(value.name for value in graph.output)
+        kept = [
+            (node, origin)
+            for node, origin in zip(self._nodes, self._origin, strict=True)
+            if node.op_type != "Constant" or node.output[0] in read
+        ]
         del graph.node[:]
-        graph.node.extend(self._nodes)
+        graph.node.extend(node for node, _ in kept)
         graph.initializer.extend(self._initializers)
-        there = {name for node in self._nodes for name in node.output}
+        there = {name for node in graph.node for name in node.output}
         there.update(t.name for t in graph.initializer)
-        kept = [value for value in graph.value_info if value.name in there]
-        if len(kept) < len(graph.value_info):
-            del graph.value_info[:]
-            graph.value_info.extend(kept)
-        return model
+        stated = [value for value in graph.value_info if value.name in there]
+        del graph.value_info[:]
+        graph.value_info.extend(stated)
+        return model, tuple(origin for _, origin in kept)
 
-    def write(self, node: onnx.NodeProto, origin: Origin) -> None:
-        """Write a node of a tile."""
-        self._append(node, origin)
+    def _node(self, one: Instruction, read: list[str], made: str) -> onnx.NodeProto:
+        assert one.node is not None
+        node = self._copied(one.node)
+        del node.input[:], node.output[:]
+        node.input.extend(read)
+        node.output.extend(["" for _ in range(one.output)] + [made])
+        _set_attributes(node, one.attributes)
+        return node
 
-    def copied(self, index: int) -> onnx.NodeProto:
-        """A copy of an original node."""
-        return self._copied(index)
+    def _slice(self, one: Instruction, read: list[str], made: str) -> onnx.NodeProto:
+        axes = [a for a, (r, have) in enumerate(zip(one.box, one.have, strict=True)) if r != have]
+        starts = [one.box[a][0] - one.have[a][0] for a in axes]
+        ends = [one.box[a][1] - one.have[a][0] for a in axes]
+        if self._view.opset < 10:
+            return helper.make_node("Slice", read, [made], starts=starts, ends=ends, axes=axes)
+        lists = [self._constant(np.array(v, np.int64)) for v in (starts, ends, axes)]
+        return helper.make_node("Slice", [*read, *lists], [made])
 
-    def fresh_value(self, wanted: str) -> str:
-        """A name for a value."""
-        return self._values.fresh(wanted)
+    def _join(self, one: Instruction, read: list[str], made: str) -> onnx.NodeProto:
+        if len(read) == 1:
+            return helper.make_node("Identity", read, [made])
+        return helper.make_node("Concat", read, [made], axis=one.axis)
 
-    def fresh_label(self, wanted: str) -> str:
-        """A name for a node."""
-        return self._labels.fresh(wanted)
+    def _label(self, one: Instruction, number: int) -> str:
+        base = one.makes.name if one.node is None else self._view.label(one.node)
+        place = "" if one.makes.tile is None else f"/tile{one.makes.tile}"
+        what = {Kind.NODE: "", Kind.SLICE: "/slice", Kind.JOIN: "/concat"}[one.kind]
+        return f"{base}/region{number}{place}{what}"
 
-    def constant(self, value: NDArray[Any]) -> str:
+    def _piece_name(self, piece: Piece, number: int) -> str:
+        if piece.box == whole(self._view.types[piece.name].shape) and piece.tile is None:
+            return piece.name
+        place = "row" if piece.tile is None else f"tile{piece.tile}"
+        return self._values.fresh(f"{piece.name}__region{number}_{place}")
+
+    def _read(self, read: Read, names: Mapping[int, str]) -> str:
+        if isinstance(read, Piece):
+            return names[read.serial]
+        if isinstance(read, str):
+            return read
+        return "" if read is None else self._constant(read)
+
+    def _constant(self, value: NDArray[Any]) -> str:
         """The name of an initializer of that value, shared by all that need the same."""
         value = np.ascontiguousarray(value).reshape(value.shape)
         key = (value.dtype.str, value.shape, value.tobytes())
@@ -277,107 +286,12 @@ class _Writer:
 
     def _append(self, node: onnx.NodeProto, origin: Origin) -> None:
         self._nodes.append(node)
-        self.origin.append(origin)
+        self._origin.append(origin)
 
     def _copied(self, index: int) -> onnx.NodeProto:
         node = onnx.NodeProto()
         node.CopyFrom(self._view.nodes[index])
         return node
-
-
-class _TileWriter:
-    """Writes one tile. `_have`: for each value the name and the box of what is there of it."""
-
-    def __init__(
-        self, writer: _Writer, looked_at: View, region: int, count: int, plan: TilePlan
-    ) -> None:
-        self._writer = writer
-        self._view = looked_at
-        self._region = region
-        self._tile = count
-        self._plan = plan
-        self._have: dict[str, tuple[str, Box]] = {}
-        self._crops: dict[tuple[str, Box], str] = {}
-
-    def write(self) -> dict[str, str]:
-        """All nodes of the tile; the names of the pieces of the region's outputs."""
-        for one in self._plan.nodes:
-            self._node(one)
-        return {name: self._part(name, box) for name, box in self._plan.results.items()}
-
-    def _node(self, one: NodeTile) -> None:
-        original = self._view.nodes[one.node]
-        name = original.output[one.output]
-        if one.step.crop:
-            ((i, box),) = one.step.reads.items()
-            assert box is not None
-            self._have[name] = (self._part(original.input[i], box), one.step.makes)
-            return
-        node = self._writer.copied(one.node)
-        inputs = []
-        for i in range(max([len(node.input) - 1, *one.step.constants]) + 1):
-            read = node.input[i] if i < len(node.input) else ""
-            if i in one.step.constants:
-                inputs.append(self._writer.constant(one.step.constants[i]))
-            elif i in one.step.reads:
-                inputs.append(self._part(read, one.step.reads[i]))
-            elif not read:
-                inputs.append("")
-        made = self._writer.fresh_value(f"{name}__region{self._region}_tile{self._tile}")
-        del node.input[:], node.output[:]
-        node.input.extend(inputs)
-        node.output.extend(["" for _ in range(one.output)] + [made])
-        node.name = self._label(self._view.label(one.node))
-        _set_attributes(node, one.step.attributes)
-        self._writer.write(node, Origin(one.node, self._region, self._tile))
-        self._have[name] = (made, one.step.makes)
-
-    def _label(self, base: str, what: str = "") -> str:
-        return self._writer.fresh_label(f"{base}/region{self._region}/tile{self._tile}{what}")
-
-    def _part(self, name: str, box: Box | None) -> str:
-        """The name of that box of a value, cut off if what is there is larger."""
-        if name in self._have:
-            there, have = self._have[name]
-        else:
-            there, have = name, whole(self._view.types[name].shape)
-            if name in self._view.known:
-                there, have = self._known_part(name, box)
-        if box is None or box == have:
-            return there
-        key = (there, box)
-        if key not in self._crops:
-            self._crops[key] = self._slice(there, have, box, name)
-        return self._crops[key]
-
-    def _known_part(self, name: str, box: Box | None) -> tuple[str, Box]:
-        """A constant: by its own name if it is stored whole, else a new one if it is small."""
-        value = self._view.known[name]
-        full = whole(value.shape)
-        if (box is None or box == full) and name in self._view.stored:
-            return name, full
-        if box is None or value.nbytes <= SMALL_BYTES:
-            part = value[tuple(slice(lo, hi) for lo, hi in box or full)]
-            return self._writer.constant(part), box or full
-        there = name if name in self._view.stored else self._writer.constant(value)
-        return there, full
-
-    def _slice(self, there: str, have: Box, box: Box, name: str) -> str:
-        axes = [a for a in range(len(box)) if box[a] != have[a]]
-        starts = [box[a][0] - have[a][0] for a in axes]
-        ends = [box[a][1] - have[a][0] for a in axes]
-        made = self._writer.fresh_value(f"{name}__region{self._region}_tile{self._tile}_part")
-        label = self._label(name, "/slice")
-        if self._view.opset < 10:
-            node = helper.make_node(
-                "Slice", [there], [made], label, starts=starts, ends=ends, axes=axes
-            )
-        else:
-            lists = (starts, ends, axes)
-            constants = [self._writer.constant(np.array(v, np.int64)) for v in lists]
-            node = helper.make_node("Slice", [there, *constants], [made], label)
-        self._writer.write(node, Origin(None, self._region, self._tile))
-        return made
 
 
 def _set_attributes(node: onnx.NodeProto, changed: Mapping[str, Any]) -> None:

@@ -1,12 +1,34 @@
 """Whole regions: networks cut into tiles give the same bits."""
 
+import numpy as np
+import onnx
 import pytest
 
-from onnxremat_rewriters.tile import Region, tile
-from tests.rewriters.tile.nets import THREADS, espcn, tiled_exactly, types_of, unet
+from onnxremat_rewriters.tile import Kind, Region, follow, plan_region, program, tile, view
+from tests.rewriters.tile.nets import (
+    THREADS,
+    Net,
+    espcn,
+    feeds,
+    run,
+    tiled_exactly,
+    types_of,
+    unet,
+)
 
 
-@pytest.mark.parametrize("grid", [((2, 3),), ((3, 5),), ((2, 4), (3, 2)), ((2, 96),)])
+@pytest.mark.parametrize(
+    "grid",
+    [
+        ((2, 3),),
+        ((3, 5),),
+        ((2, 4), (3, 2)),
+        ((2, 96),),
+        ((2, 1), (3, 3)),
+        ((2, 3), (3, 1)),
+        ((3, 1), (2, 1)),
+    ],
+)
 def test_super_resolution_in_strips_and_in_two_dimensions(
     grid: tuple[tuple[int, int], ...],
 ) -> None:
@@ -55,3 +77,183 @@ def test_a_refused_region_stays_whole_and_names_node_and_reason() -> None:
     assert [r.region for r in made.refused] == [0]
     assert "tanh1: Softplus" in made.refused[0].reason
     assert [n.op_type for n in made.model.graph.node] == [n.op_type for n in model.graph.node]
+
+
+def mobilenet(net: Net, size: int = 56) -> str:
+    """Inverted residuals: widths, strides and additions as in MobileNetV2's first blocks."""
+    zero, six = net.constant(np.float32(0)), net.constant(np.float32(6))
+
+    def relu6(x: str) -> str:
+        return net.add("Clip", x, zero, six)
+
+    a = relu6(net.conv(net.input("x", 1, 3, size, size), 3, 16, 3, 2))
+    for cin, cout, stride in ((16, 24, 2), (24, 24, 1), (24, 32, 2), (32, 32, 1)):
+        wide = relu6(net.conv(a, cin, 4 * cin, 1))
+        wide = relu6(net.conv(wide, 4 * cin, 4 * cin, 3, stride, 4 * cin))
+        made = net.conv(wide, 4 * cin, cout, 1)
+        a = net.add("Add", made, a) if cin == cout and stride == 1 else made
+    return a
+
+
+@pytest.mark.parametrize("grid", [((2, 4),), ((2, 7),), ((2, 2), (3, 2))])
+def test_inverted_residuals(grid: tuple[tuple[int, int], ...]) -> None:
+    net = Net()
+    out = mobilenet(net)
+    tiled_exactly(net.model(out), Region(("x",), (out,), grid))
+
+
+def attention(net: Net, sequence: int = 64, heads: int = 4, width: int = 16) -> tuple[str, ...]:
+    """Names of q, k and v after their heads are split, of the context, and of the output."""
+    total = heads * width
+    x = net.input("x", 1, sequence, total)
+    split = net.constant(np.array([0, 0, heads, width], np.int64))
+    parts = []
+    for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]):
+        made = net.add("MatMul", x, net.weight(total, total, scale=0.2))
+        parts.append(net.add("Transpose", net.add("Reshape", made, split), perm=perm))
+    q, k, v = parts
+    scores = net.add("Div", net.add("MatMul", q, k), net.constant(np.float32(4)))
+    context = net.add("MatMul", net.add("Softmax", scores, axis=-1), v)
+    turned = net.add("Transpose", context, perm=[0, 2, 1, 3])
+    merged = net.add("Reshape", turned, net.constant(np.array([0, 0, total], np.int64)))
+    made = net.add("MatMul", merged, net.weight(total, total, scale=0.2))
+    return (
+        q,
+        k,
+        v,
+        context,
+        net.add("Add", net.add("LayerNormalization", made, *_scale(net, total)), x),
+    )
+
+
+def _scale(net: Net, size: int) -> tuple[str, str]:
+    return net.weight(size), net.weight(size)
+
+
+@pytest.mark.parametrize("grid", [((1, 4),), ((1, 4), (2, 4)), ((2, 5),), ((2, 64),)])
+def test_attention_by_heads_and_by_query_rows(grid: tuple[tuple[int, int], ...]) -> None:
+    net = Net()
+    q, k, v, context, out = attention(net)
+    made = tiled_exactly(net.model(out), Region((q, k, v), (context,), grid))
+    assert {o.region for o in made.origin if o.node is None} == {0}
+
+
+def test_encoder_block_by_rows_from_the_query_to_the_output() -> None:
+    net = Net()
+    q, _, _, _, out = attention(net)
+    tiled_exactly(net.model(out), Region((q,), (out,), ((1, 8),)))
+
+
+def test_heads_can_be_cut_through_their_merge() -> None:
+    """A cut of the merged axis of heads and channels is a cut of the heads."""
+    net = Net()
+    q, k, v, context, out = attention(net)
+    model = net.model(out)
+    merged = [n.output[0] for n in model.graph.node if n.op_type == "Reshape"][-1]
+    looked_at = view(model, types_of(model))
+    reach = follow(looked_at, merged, [2], threads=THREADS)
+    assert reach.axes[context] == (1,)
+    assert reach.axes[q] == (1,)
+    tiled_exactly(model, Region((q, k, v), (merged,), ((2, 4),)))
+
+
+@pytest.mark.parametrize("tiles", [2, 5, 10])
+def test_small_tiles_of_wide_convolutions_are_widened(tiles: int) -> None:
+    net = Net()
+    a = net.input("x", 1, 32, 20, 20)
+    for cin in (32, 32):
+        a = net.conv(a, cin, 32, 3)
+    model = net.model(a)
+    region = Region(("x",), (a,), ((2, tiles),))
+    plan = plan_region(view(model, types_of(model)), region, threads=THREADS)
+    least = 64 * THREADS + 1  # pixels: with 64 for a thread, it would sum in longer blocks
+    assert all(one.shape[2] * one.shape[3] >= least for t in plan.tiles for one in t.nodes)
+    tiled_exactly(model, region)
+
+
+def test_rounding_is_reported_where_it_is_allowed() -> None:
+    net = Net()
+    a = net.add("Softplus", net.conv(net.input("x", 1, 32, 20, 20), 32, 32, 3))
+    model = net.model(a)
+    region = Region(("x",), (a,), ((2, 10),))
+    made = tile(model, [region], types_of(model), threads=THREADS, allow_rounding=True)
+    assert made.refused == ()
+    assert made.rounded == (0, 1)
+    given = feeds(model)
+    (exact,), (near,) = run(model, given), run(made.model, given)
+    assert np.allclose(exact, near, rtol=1e-4, atol=1e-5)
+
+
+def test_the_program_says_what_is_written() -> None:
+    model = espcn()
+    region = Region(("x",), (model.graph.output[0].name,), ((2, 3), (3, 2)))
+    types = types_of(model)
+    looked_at = view(model, types)
+    steps = program(looked_at, plan_region(looked_at, region, threads=THREADS))
+    made = tile(model, [region], types, threads=THREADS)
+    written = onnx.shape_inference.infer_shapes(made.model, data_prop=True)
+    shapes = {name: kind.shape for name, kind in types_of(written).items()}
+    assert [s.makes.shape for s in steps] == [shapes[n.output[0]] for n in made.model.graph.node]
+    kinds = {Kind.SLICE: "Slice", Kind.JOIN: "Concat"}
+    for step, node in zip(steps, made.model.graph.node, strict=True):
+        assert step.kind not in kinds or kinds[step.kind] == node.op_type
+
+
+def test_shapes_that_are_computed_from_a_tiled_value_become_constants() -> None:
+    net = Net()
+    a = net.conv(net.input("x", 1, 3, 16, 16), 3, 8, 3)
+    sizes = net.add(
+        "Slice", net.add("Shape", a), net.constant([2]), net.constant([4]), net.constant([0])
+    )
+    double = net.add("Mul", sizes, net.constant(np.array([2, 2], np.int64)))
+    target = net.add("Concat", net.constant(np.array([1, 8], np.int64)), double, axis=0)
+    b = net.add(
+        "Resize",
+        a,
+        "",
+        "",
+        target,
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
+    out = net.conv(b, 8, 3, 3)
+    made = tiled_exactly(net.model(out), Region(("x",), (out,), ((2, 4),)))
+    assert "Shape" not in {n.op_type for n in made.model.graph.node}
+    assert all(o.region == 0 for o in made.origin)
+
+
+def test_follow_names_where_a_cut_ends_and_why() -> None:
+    net = Net()
+    a = net.conv(net.input("x", 1, 8, 16, 16), 8, 8, 3)
+    b = net.add("InstanceNormalization", a, net.weight(8), net.weight(8))
+    c = net.conv(net.add("Relu", b), 8, 8, 3)
+    model = net.model(c)
+    reach = follow(view(model, types_of(model)), c, [2], threads=THREADS)
+    assert reach.nodes == (2, 3)
+    assert list(reach.boundary) == [b]
+    assert "statistics" in reach.boundary[b]
+    assert reach.axes[b] == (2,)
+
+
+def test_regions_must_not_wait_for_each_other_or_share_an_output() -> None:
+    model, (pooled, _, _, _, out) = unet()
+    whole = Region(("x",), (pooled, out), ((2, 2),))
+    with pytest.raises(ValueError, match="output of two regions"):
+        tile(model, [whole, whole], types_of(model), threads=THREADS)
+    later = model.graph.node[-3].output[0]
+    first = Region(("x", later), (pooled, out), ((2, 2),))
+    with pytest.raises(ValueError, match="wait for each other"):
+        tile(model, [first], types_of(model), threads=THREADS)
+
+
+@pytest.mark.parametrize(
+    ("grid", "why"),
+    [(((2, 97),), "cannot be cut into 97"), (((1, 2),), "channels"), (((7, 2),), "no axis 7")],
+)
+def test_a_grid_that_does_not_fit_is_refused(grid: tuple[tuple[int, int], ...], why: str) -> None:
+    net = Net()
+    out = net.conv(net.input("x", 1, 3, 16, 16), 3, 8, 3)
+    model = net.model(out)
+    made = tile(model, [Region(("x",), (out,), grid)], types_of(model), threads=THREADS)
+    assert why in made.refused[0].reason

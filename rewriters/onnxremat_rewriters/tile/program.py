@@ -1,0 +1,182 @@
+"""The nodes of a tiled region in the order in which they run, before any is written.
+
+    RegionPlan -> program -> Instructions -> emit.tile
+
+A planner reads from them what is held when, and how much is computed: every instruction makes one
+value, of a known shape, and its reads say until when others are needed.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from typing import Any
+
+from onnxremat_rewriters.tile.boxes import Box, extent, whole
+from onnxremat_rewriters.tile.region import NodeTile, RegionPlan, TilePlan
+from onnxremat_rewriters.tile.view import Array, View
+
+SMALL_BYTES = 1024
+"""A weight up to this size is cut when the model is written, a larger one by a Slice in the run."""
+
+
+class Kind(StrEnum):
+    """What an instruction is: a node of the model in a tile, a Slice, or a Concat of pieces."""
+
+    NODE = "node"
+    SLICE = "slice"
+    JOIN = "join"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The part `box` of the value `name`, made in a tile (None: joined from several). `serial`
+    numbers the pieces of a region."""
+
+    name: str
+    box: Box
+    tile: int | None
+    serial: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the piece; its element type is that of the value."""
+        return extent(self.box)
+
+
+Read = Piece | str | Array | None
+"""A piece, a value from outside or weight by name, a new constant, or no input at that place."""
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One node to be written. The last JOIN of an output makes all of it.
+
+    `node` is the original node of a NODE, which makes output number `output` of it with
+    `attributes` changed (None: dropped). A SLICE cuts `box` out of `have`, both in places of the
+    whole value. A JOIN puts its reads together along `axis`.
+    """
+
+    kind: Kind
+    makes: Piece
+    reads: tuple[Read, ...]
+    node: int | None = None
+    output: int = 0
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    have: Box = ()
+    axis: int = 0
+
+    @property
+    def box(self) -> Box:
+        """The part of the value that is made."""
+        return self.makes.box
+
+
+def program(view: View, plan: RegionPlan) -> tuple[Instruction, ...]:
+    """Everything that a region runs, tile by tile; the joined outputs at the end (the rows of a
+    grid when each is complete). O(tiles x nodes)."""
+    return tuple(_instructions(view, plan))
+
+
+def _instructions(view: View, plan: RegionPlan) -> Iterator[Instruction]:
+    serials = count()
+    grid = plan.region.grid
+    outputs = plan.region.outputs
+    rows: dict[str, list[Read]] = {name: [] for name in outputs}
+    row: dict[str, list[Read]] = {name: [] for name in outputs}
+    whole_boxes = {name: whole(view.types[name].shape) for name in outputs}
+    for number, tile in enumerate(plan.tiles):
+        lowered = _Lowered(view, tile, number, serials)
+        yield from lowered.nodes()
+        for name, box in tile.results.items():
+            part, cut = lowered.part(name, box)
+            yield from cut
+            row[name].append(part)
+        if len(grid) == 1 or tile.place[-1] < grid[1][1] - 1:
+            continue
+        for name, box in tile.results.items():
+            axis = grid[1][0]
+            if len(row[name]) > 1 and grid[0][1] > 1:
+                wide = (*box[:axis], whole_boxes[name][axis], *box[axis + 1 :])
+                joined = Piece(name, wide, None, next(serials))
+                yield Instruction(Kind.JOIN, joined, tuple(row[name]), axis=axis)
+                row[name] = [joined]
+            rows[name] += row[name]
+            row[name] = []
+    axis = grid[-1][0] if grid[0][1] == 1 else grid[0][0]
+    for name in outputs:
+        made = Piece(name, whole_boxes[name], None, next(serials))
+        yield Instruction(Kind.JOIN, made, tuple(rows[name] + row[name]), axis=axis)
+
+
+class _Lowered:
+    """One tile. `_have`: for each value, what is there of it and which box that is."""
+
+    def __init__(self, view: View, plan: TilePlan, number: int, serials: Iterator[int]) -> None:
+        self._view = view
+        self._plan = plan
+        self._number = number
+        self._serials = serials
+        self._have: dict[str, tuple[Read, Box]] = {}
+        self._cut: dict[tuple[str, Box], Piece] = {}
+
+    def nodes(self) -> Iterator[Instruction]:
+        for one in self._plan.nodes:
+            yield from self._node(one)
+
+    def part(self, name: str, box: Box | None) -> tuple[Read, list[Instruction]]:
+        """That box of a value, and the Slice for it if what is there is larger."""
+        there, have = self._there(name, box)
+        if box is None or box == have:
+            return there, []
+        key = (name, box)
+        if key in self._cut:
+            return self._cut[key], []
+        made = self._piece(name, box)
+        self._cut[key] = made
+        return made, [Instruction(Kind.SLICE, made, (there,), have=have)]
+
+    def _node(self, one: NodeTile) -> Iterator[Instruction]:
+        original, step = self._view.nodes[one.node], one.step
+        name = original.output[one.output]
+        if step.crop:
+            ((i, box),) = step.reads.items()
+            there, cut = self.part(original.input[i], box)
+            yield from cut
+            self._have[name] = (there, step.makes)
+            return
+        reads: list[Read] = []
+        for i in range(max([len(original.input) - 1, *step.constants]) + 1):
+            if i in step.constants:
+                reads.append(step.constants[i])
+            elif i in step.reads:
+                there, cut = self.part(original.input[i], step.reads[i])
+                yield from cut
+                reads.append(there)
+            elif i >= len(original.input) or not original.input[i]:
+                reads.append(None)
+        made = self._piece(name, step.makes)
+        yield Instruction(
+            Kind.NODE,
+            made,
+            tuple(reads),
+            node=one.node,
+            output=one.output,
+            attributes=step.attributes,
+        )
+        self._have[name] = (made, step.makes)
+
+    def _piece(self, name: str, box: Box) -> Piece:
+        return Piece(name, box, self._number, next(self._serials))
+
+    def _there(self, name: str, box: Box | None) -> tuple[Read, Box]:
+        """What there is of a value: a piece of this tile, all of it, or a constant cut now."""
+        if name in self._have:
+            return self._have[name]
+        full = whole(self._view.types[name].shape)
+        value = self._view.known.get(name)
+        if value is None or (name in self._view.stored and (box is None or box == full)):
+            return name, full
+        if box is not None and value.nbytes <= SMALL_BYTES:
+            return value[tuple(slice(lo, hi) for lo, hi in box)], box
+        return (name if name in self._view.stored else value), full
