@@ -151,7 +151,7 @@ def test_heads_can_be_cut_through_their_merge() -> None:
     model = net.model(out)
     merged = [n.output[0] for n in model.graph.node if n.op_type == "Reshape"][-1]
     looked_at = view(model, types_of(model))
-    reach = follow(looked_at, merged, [2], threads=THREADS)
+    reach = follow(looked_at, merged, [2], threads=THREADS, tiles=4)
     assert reach.axes[context] == (1,)
     assert reach.axes[q] == (1,)
     tiled_exactly(model, Region((q, k, v), (merged,), ((2, 4),)))
