@@ -16,7 +16,7 @@ time-centric strategies of the smallest budget, "best" are those of all budgets 
 as a share of the original's, and the time within 60% and 40% of it, by the cost model in times of
 one pass. The last columns say whether all files give the bits of the original, and whether `auto`
 is the best, or equal best: behind by at most 0.5% of the peak, 0.2% of the time. What is done goes
-to stderr at once; all of it takes 40 minutes, a model (`--only`) a quarter of that.
+to stderr at once; a line takes minutes, so give `--only` where time is short.
 The exit code is 1 if anything fails.
 """
 

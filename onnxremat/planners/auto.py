@@ -47,7 +47,9 @@ STARTERS: tuple[tuple[Planner, float], ...] = (
 """What else a search of a training graph starts from, with shares of the seconds left then."""
 POLISHED = (twremat, pwremat)
 """Those that would search on; without iterations they do not."""
-HEATS_SHARE = 0.5
+MOST_STARTS = 5
+"""Beside the best order, the best of what those planners found."""
+HEATS_SHARE = 0.3
 """For the smallest peak, the share of what is left then for a short search from each start."""
 LONG_SHARE = 0.6
 """With a budget, the share of what is left for each of the first two searches; the others have what
@@ -132,7 +134,9 @@ def _trained(
         made.append(planner(problem, replace(part, iterations=0) if planner in POLISHED else part))
         plan = _reported(problem, plan, made[-1], clock)
     made.sort(key=partial(_rank, problem))
-    starts = list(dict.fromkeys((*starts, *(one.schedule for one in made))))
+    if problem.budget_bytes is None:
+        starts = starts[:1]
+    starts = list(dict.fromkeys((*starts, *(one.schedule for one in made))))[:MOST_STARTS]
     if problem.budget_bytes is None:
         plan, starts = _raced(problem, plan, starts, quiet, clock)
     for turn, start in enumerate(starts):
