@@ -41,7 +41,12 @@ PLANNERS: Mapping[str, PlannerInfo] = MappingProxyType(
     {
         info.name: info
         for info in (
-            PlannerInfo("auto", auto, "-", "bounds, then reorder, then local_search"),
+            PlannerInfo(
+                "auto",
+                auto,
+                "-",
+                "bounds, reorder, planners of training graphs, local_search, proofs",
+            ),
             PlannerInfo("given_order", given_order, "-", "the order of the file, nothing repeated"),
             PlannerInfo(
                 "reorder",
