@@ -14,9 +14,10 @@ reads: its successors' values only, or their other inputs, too; MC and TC are th
 time-centric strategies of the smallest budget, "best" are those of all budgets tried.
 `measured`: rewritten files in ONNX Runtime, every planner with the same seconds: the smallest peak
 as a share of the original's, and the time within 60% and 40% of it, in times of one pass: by the
-cost model, by which planners are compared, and (in parentheses) measured. The last columns say whether all files give the bits of the original, and whether `auto`
-is the best, or equal best: behind by at most 0.5% of the peak, 0.2% of the time. What is done goes
-to stderr at once; a line takes minutes, so give `--only` where time is short.
+cost model, by which planners are compared, and (in parentheses) measured. The last columns say
+whether all files give the bits of the original, and whether `auto` is the best, or equal best:
+behind by at most 0.5% of the peak, 0.2% of the time. What is done goes to stderr at once; a line
+takes minutes, so give `--only` where time is short.
 The exit code is 1 if anything fails.
 """
 
