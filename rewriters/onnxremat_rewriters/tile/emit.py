@@ -144,7 +144,7 @@ def _unit_reads(looked_at: View, plans: Mapping[int, RegionPlan], unit: _Unit) -
         name
         for index in plan.nodes
         for name in looked_at.nodes[index].input
-        if name in looked_at.stored
+        if looked_at.is_constant(name) and not looked_at.is_baked(name)
     }
     return (*plan.boundary, *sorted(constants))
 

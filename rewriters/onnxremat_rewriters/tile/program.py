@@ -175,8 +175,9 @@ class _Lowered:
             return self._have[name]
         full = whole(self._view.types[name].shape)
         value = self._view.known.get(name)
-        if value is None or (name in self._view.stored and (box is None or box == full)):
+        whole_by_name = not self._view.is_baked(name) and (box is None or box == full)
+        if value is None or whole_by_name:
             return name, full
         if box is not None and value.nbytes <= SMALL_BYTES:
             return value[tuple(slice(lo, hi) for lo, hi in box)], box
-        return (name if name in self._view.stored else value), full
+        return (value if self._view.is_baked(name) else name), full

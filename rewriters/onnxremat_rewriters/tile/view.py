@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxremat.importer.nodes import op_key, reads
+from onnxremat.importer.purity import is_pure
 from onnxremat.importer.values import ValueType, tensor_type
 from onnxremat_rewriters.tile.boxes import Box
 from onnxremat_rewriters.tile.folding import fold
@@ -51,7 +52,8 @@ class Site:
 
     `inputs` and `outputs` have None where a type is not known or no value is there. `constants`
     are small values known before the run; `fixed` says which inputs are weights or constants,
-    `stored` which of them are in the model's initializers (the runtime packs those).
+    `stored` which of them are initializers (the runtime packs those), `baked` which of them become
+    initializers in a tile.
     """
 
     index: int
@@ -63,6 +65,7 @@ class Site:
     constants: tuple[Array | None, ...]
     fixed: tuple[bool, ...]
     stored: tuple[bool, ...]
+    baked: tuple[bool, ...]
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
@@ -107,8 +110,8 @@ class View:
 
     `readers[name]` are indices of nodes, ascending; a node that captures a value in a subgraph
     reads it. `known` are small values that are the same in every run, those computed from shapes
-    included; `stored` the initializers and outputs of Constant nodes. The model must not change
-    while the view is in use.
+    included; `stored` the initializers and outputs of Constant nodes; `derived` what nodes make
+    from those alone. The model must not change while the view is in use.
     """
 
     model: onnx.ModelProto
@@ -119,6 +122,7 @@ class View:
     readers: Mapping[str, tuple[int, ...]]
     known: Mapping[str, Array]
     stored: frozenset[str]
+    derived: frozenset[str]
     outputs: frozenset[str]
     opset: int
     sites: dict[int, Site] = field(default_factory=dict, repr=False, compare=False)
@@ -137,15 +141,20 @@ class View:
                 tuple(self.types.get(name) if name else None for name in node.input),
                 tuple(self.types.get(name) if name else None for name in node.output),
                 tuple(self.known.get(name) for name in node.input),
-                tuple(name in self.stored or name in self.known for name in node.input),
+                tuple(self.is_constant(name) for name in node.input),
                 tuple(name in self.stored for name in node.input),
+                tuple(self.is_baked(name) for name in node.input),
             )
             self.sites[index] = found
         return found
 
     def is_constant(self, name: str) -> bool:
         """Whether the value is the same in every run and known to be."""
-        return name in self.stored or name in self.known
+        return name in self.stored or name in self.derived or name in self.known
+
+    def is_baked(self, name: str) -> bool:
+        """Whether tiles read a new constant instead: what is computed from shapes."""
+        return name in self.known and name not in self.stored and name not in self.derived
 
     def label(self, index: int) -> str:
         """The node's name, or that of its first output."""
@@ -176,9 +185,23 @@ def view(model: onnx.ModelProto, types: Mapping[str, ValueType]) -> View:
         {name: tuple(found) for name, found in readers.items()},
         fold(nodes, stored, types),
         frozenset(kinds),
+        _derived(nodes, all_reads, frozenset(kinds)),
         frozenset(value.name for value in graph.output),
         max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1),
     )
+
+
+def _derived(
+    nodes: tuple[onnx.NodeProto, ...],
+    all_reads: tuple[tuple[str, ...], ...],
+    stored: frozenset[str],
+) -> frozenset[str]:
+    """Values that pure nodes make from stored ones alone."""
+    found = set(stored)
+    for node, names in zip(nodes, all_reads, strict=True):
+        if names and is_pure(node) and found.issuperset(names):
+            found.update(name for name in node.output if name)
+    return frozenset(found - stored)
 
 
 def _constants(graph: onnx.GraphProto) -> tuple[dict[str, ValueType], dict[str, Array]]:
