@@ -15,7 +15,10 @@ over without being made (`pruned`): the result is that of `without_unread` on th
 Deviations: a vertex that is known, here or to a caller (`held`), is not executed (definition 12
 lets it stand in a schedule; executing it would read what is gone), and a stretch without bags has
 empty schedules (the published recursion has no such case). The middle of b bags is the bag
-ceil(b / 2), counted from the near end.
+ceil(b / 2), counted from the near end. The inner part of the lower schedules (those for X less X')
+also stops at X', which is known by then: the published one does not, and where the spine leaves the
+stretch through X', it executes vertices whose inputs inside it has not made (claim 2 of theorem 22
+fails: lemma 9 gives a vertex of X', which is no stop). There are still at most 2 p stops.
 """
 
 from bisect import bisect_left
@@ -72,9 +75,9 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Split:
     """An interleaved schedule taken apart at a middle bag: its `latest` vertex; the vertices
-    `through` which the inner part goes (the bag's earlier ones and the middle bag); the `inner`
-    stretch; the schedules for the middle bag from `beyond` it, and for the rest of the bag from
-    `beneath`, the inner stretch."""
+    `through` which the inner part goes (the middle bag, and the earlier ones of the bag beside the
+    stretch, those that are known included); the `inner` stretch; the schedules for the middle bag
+    from `beyond` it, and for the rest of the bag from `beneath`, the inner stretch."""
 
     latest: int
     through: tuple[int, ...]
@@ -157,7 +160,8 @@ class Spine:
             inner, outer = outer, inner
         middle = self.bag(i, cut)
         latest = middle[-1] if middle else -1
-        through = tuple(sorted({*(y for y in of.bag if y < latest), *middle}))
+        beside = self.bag(first - 1 if of.rising else last + 1, cut)
+        through = tuple(sorted({*(y for y in beside if y < latest), *middle}))
         lower = tuple(y for y in of.bag if y >= latest)
         return Split(
             latest,

@@ -158,6 +158,20 @@ def test_theorem_22_where_nested_schedules_wait(seed: int) -> None:
         assert check_path_schedule(graph, spined, 20_000) is not None
 
 
+def test_theorem_22_where_the_spine_leaves_through_what_is_known() -> None:
+    """The gap in the proof of theorem 22: lower schedules that do not stop at X' miss inputs."""
+    graph = random_graph(1096, most_ops=45)
+    for _, _, spined in spined_paths(graph, 0):
+        assert check_path_schedule(graph, spined, 20_000) is not None
+
+
+@pytest.mark.parametrize("name", ["ffn_train", "unet_train"])
+def test_theorem_22_on_builders(name: str) -> None:
+    graph = imported_graph(name, **tiny(name))
+    for _, _, spined in spined_paths(graph, 0)[:2]:
+        assert check_path_schedule(graph, spined, 5000) is not None
+
+
 def test_theorem_22_on_a_way_back() -> None:
     for count in (4, 8, 16, 32):
         graph = backward(count)
