@@ -1,0 +1,10 @@
+"""Planning of exact tiling: which parts of a model run in tiles.
+
+Subject -> choose_regions -> TilingPlan -> tiled_subject -> Subject
+"""
+
+from onnxremat.tiling.choose import choose_regions
+from onnxremat.tiling.plan import TilingPlan, most_nodes
+from onnxremat.tiling.subject import tiled_subject
+
+__all__ = ["TilingPlan", "choose_regions", "most_nodes", "tiled_subject"]

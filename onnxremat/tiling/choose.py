@@ -1,0 +1,243 @@
+"""`choose_regions`: which parts of a model run in tiles so that its peak keeps a budget.
+
+    Subject -> Sequence (what is held at each cut) -> for prefixes of the droppable values:
+    cheapest route over the cuts (`program`), its segments from `segments` -> TilingPlan
+
+The first values dropped are the largest with a gap in their life, skip connections for example:
+tiles behind the gap make their part of them again. Without a budget the smallest peak is looked
+for by halving.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from onnxremat.prepare import Subject
+from onnxremat.tiling.plan import TilingPlan, most_nodes
+from onnxremat.tiling.program import cheapest_route
+from onnxremat.tiling.segments import Option, Segments
+from onnxremat.tiling.sequence import Sequence, droppable
+from onnxremat.units import format_bytes
+from onnxremat_rewriters.tile import view
+
+MOST_DROPPED = 6
+"""At most so many values are dropped."""
+MOST_CUTS = 160
+"""At most so many cuts are ends of segments."""
+PRECISION = 0.01
+"""The smallest peak is looked for to this share."""
+CHEAP = 0.01
+"""With a plan that adds no more than this share of a run, no more values are dropped."""
+MOST_EXTRA = 1.0
+"""A plan that adds more than this share of a run is none."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A route for one set of dropped values, all its segments planned exactly."""
+
+    sequence: Sequence
+    options: tuple[Option, ...]
+    peak_bytes: int
+    cost: int
+    nodes: int
+
+
+def choose_regions(
+    subject: Subject,
+    budget_bytes: int | None,
+    *,
+    threads: int,
+    allow_rounding: bool,
+    seconds: float,
+) -> TilingPlan:
+    """The regions with which a subject's peak is predicted to keep `budget_bytes` at least extra
+    cost; None: those with the smallest peak, to 1%, that add no more than another run's time.
+
+    If no regions reach the budget, the plan has the smallest peak found, and `reasons` say so. The
+    tiled model has at most `most_nodes` nodes. `seconds` may only cut the search short: without
+    that the same arguments give the same plan.
+    """
+    chooser = _Chooser(subject, threads, allow_rounding, time.monotonic() + seconds)
+    return chooser.plan(budget_bytes)
+
+
+class _Chooser:
+    def __init__(
+        self, subject: Subject, threads: int, allow_rounding: bool, deadline: float
+    ) -> None:
+        looked_at = view(subject.released.model, subject.types)
+        self._sequence = Sequence(subject.imported, looked_at)
+        self._threads = threads
+        self._allow_rounding = allow_rounding
+        self._deadline = deadline
+        self._nodes = len(subject.released.model.graph.node)
+        self._one_pass = subject.imported.graph.total_cost()
+        self._kinds: dict[tuple[int, ...], Segments] = {}
+        self._cuts = _cuts(self._sequence)
+
+    def plan(self, budget_bytes: int | None) -> TilingPlan:
+        own_peak = max(self._sequence.step_bytes, default=0)
+        if budget_bytes is not None and own_peak <= budget_bytes:
+            return self._as_plan(None, ("whole ops keep the limit: nothing has to be cut",))
+        if budget_bytes is None:
+            found = self._smallest(own_peak)
+            return self._as_plan(found, () if found else self._reasons(own_peak - 1))
+        found = self._best(budget_bytes)
+        if found is not None:
+            return self._as_plan(found, ())
+        smallest = self._smallest(own_peak, budget_bytes)
+        peak = format_bytes(smallest.peak_bytes if smallest else own_peak)
+        missed = f"no tiling within {format_bytes(budget_bytes)} was found, the smallest is {peak}"
+        why = self._reasons((smallest.peak_bytes if smallest else own_peak) - 1)
+        return self._as_plan(smallest, (missed, *why))
+
+    def _smallest(self, own_peak: int, above: int = 0) -> _Choice | None:
+        """The smallest peak that any plan reaches, known not to be below `above`."""
+        low, high = above, own_peak
+        best = None
+        while high - low > PRECISION * high and not self._late():
+            middle = (low + high) // 2
+            found = self._best(middle)
+            if found is None:
+                low = middle
+            else:
+                best, high = found, min(middle, found.peak_bytes)
+        return best
+
+    def _best(self, budget_bytes: int) -> _Choice | None:
+        """The cheapest plan over the prefixes of droppable values."""
+        best: _Choice | None = None
+        values = [
+            t for t in droppable(self._sequence) if self._sequence.nbytes[t] * 20 >= budget_bytes
+        ][:MOST_DROPPED]
+        for count in range(len(values) + 1):
+            if best is not None and (self._late() or best.cost <= CHEAP * self._one_pass):
+                break
+            limit = MOST_EXTRA * self._one_pass if best is None else best.cost
+            found = self._route(tuple(values[:count]), budget_bytes, limit)
+            if found is not None and (best is None or found.cost < best.cost):
+                best = found
+        return best
+
+    def _segments(self, dropped: tuple[int, ...]) -> Segments:
+        if dropped not in self._kinds:
+            self._kinds[dropped] = Segments(
+                self._sequence.dropping(dropped),
+                self._threads,
+                self._allow_rounding,
+                most_nodes(self._nodes) - self._nodes,
+            )
+        return self._kinds[dropped]
+
+    def _route(
+        self, dropped: tuple[int, ...], budget_bytes: int, below_cost: float
+    ) -> _Choice | None:
+        """The cheapest route whose segments keep the budget when they are planned exactly."""
+        segments = self._segments(dropped)
+        sequence = segments.sequence
+        whole = [
+            nbytes <= budget_bytes and v not in sequence.lacking
+            for v, nbytes in enumerate(sequence.step_bytes)
+        ]
+        room = most_nodes(self._nodes) - self._nodes
+        per_node = 0
+        while not self._late():
+            chosen: dict[tuple[int, int], Option] = {}
+            cost_of = self._cost(segments, budget_bytes, per_node, chosen)
+            route = cheapest_route(whole, self._cuts, self._cuts[1:], cost_of, below_cost)
+            if route is None:
+                return None
+            exact = [segments.exactly(*ends, chosen[ends]) for ends in route.segments]
+            if any(one is None or one.peak_bytes > budget_bytes for one in exact):
+                continue
+            options = tuple(one for one in exact if one is not None)
+            cost, nodes = sum(one.cost for one in options), sum(one.nodes for one in options)
+            if nodes > room:
+                per_node = per_node * 4 or 10_000
+                if per_node > 1 << 40:
+                    return None
+                continue
+            inside = {v for i, j in route.segments for v in range(i, j)}
+            peaks = [b for v, b in enumerate(sequence.step_bytes) if v not in inside]
+            peaks += [one.peak_bytes for one in options]
+            return _Choice(sequence, options, max(peaks, default=0), cost, nodes)
+        return None
+
+    def _cost(
+        self,
+        segments: Segments,
+        budget_bytes: int,
+        per_node: int,
+        chosen: dict[tuple[int, int], Option],
+    ) -> Callable[[int, int, float], int | None]:
+        def cost(i: int, j: int, below: float) -> int | None:
+            if self._late():
+                return None
+            found = segments.within(i, j, budget_bytes, below)
+            if found is None:
+                return None
+            chosen[i, j] = found
+            return max(0, found.cost) + per_node * max(0, found.nodes)
+
+        return cost
+
+    def _late(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _as_plan(self, found: _Choice | None, reasons: tuple[str, ...]) -> TilingPlan:
+        own_peak = max(self._sequence.step_bytes, default=0)
+        if found is None:
+            return TilingPlan(
+                (),
+                own_peak,
+                own_peak,
+                0,
+                self._one_pass,
+                0,
+                self._threads,
+                self._allow_rounding,
+                reasons=reasons,
+            )
+        tensors = self._sequence.imported.graph.tensors
+        return TilingPlan(
+            tuple(one.region for one in found.options if one.region is not None),
+            found.peak_bytes,
+            own_peak,
+            found.cost,
+            self._one_pass,
+            found.nodes,
+            self._threads,
+            self._allow_rounding,
+            tuple(tensors[t].name for t in found.sequence.dropped),
+            reasons,
+        )
+
+    def _reasons(self, budget_bytes: int) -> tuple[str, ...]:
+        """Why the ops above a budget cannot be cut, by the first walk that failed before each."""
+        segments = self._segments(())
+        hot = [v for v, b in enumerate(self._sequence.step_bytes) if b > budget_bytes]
+        for v in hot[:8]:
+            ends = [c for c in self._cuts if c > v]
+            for j in ends[:2]:
+                segments.families(j)
+        near = [why for v, why in sorted(segments.failures.items()) if v in hot]
+        if not near:
+            return ()
+        return (f"no part of the model can be cut: {near[0]}",)
+
+
+def _cuts(sequence: Sequence) -> tuple[int, ...]:
+    """Where segments may begin and end: where less is held than beside, and at both ends of a
+    stretch where the same is held."""
+    held, count = sequence.cut_bytes, sequence.count
+    found = [
+        c
+        for c in range(1, count)
+        if held[c] <= held[c - 1]
+        and held[c] <= held[c + 1]
+        and (held[c] < held[c - 1] or held[c] < held[c + 1])
+    ]
+    if len(found) > MOST_CUTS:
+        found = sorted(sorted(found, key=lambda c: (held[c], c))[:MOST_CUTS])
+    return (0, *found, count)

@@ -1,0 +1,54 @@
+"""Which grids of tiles are tried for a value, in families of more and more tiles.
+
+Strips on one axis first; where two axes can be cut, both: above four tiles that recomputes less.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+Grid = tuple[tuple[int, int], ...]
+Family = tuple[Grid, ...]
+
+COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+SQUARES = (
+    (2, 2), (3, 2), (3, 3), (4, 3), (4, 4), (6, 4), (6, 6), (8, 6), (8, 8), (12, 8), (12, 12),
+    (16, 12), (16, 16),
+)  # fmt: skip
+LONG = ((4, 2), (8, 2), (8, 3), (12, 3), (16, 4), (24, 4), (32, 4), (32, 8))
+"""More rows than columns: rows of tiles are joined first, and shorter ones need less for it."""
+
+
+def tiles_of(grid: Grid) -> int:
+    """How many tiles a grid has."""
+    count = 1
+    for _, tiles in grid:
+        count *= tiles
+    return count
+
+
+def single_axes(shape: Sequence[int]) -> tuple[int, ...]:
+    """The axes worth trying alone: all of more than one element but the last of fewer than four."""
+    last = len(shape) - 1
+    return tuple(a for a, size in enumerate(shape) if size > 1 and (a < last or last == 3))
+
+
+def strips(shape: Sequence[int], axis: int) -> Family:
+    """Strips on one axis, one for each element at the end if they are few."""
+    size = shape[axis]
+    counts = [k for k in COUNTS if k < size]
+    if size <= 2 * COUNTS[-1]:
+        counts.append(size)
+    return tuple(((axis, k),) for k in counts)
+
+
+def pairs(shape: Sequence[int], axes: Sequence[int]) -> tuple[Family, ...]:
+    """Grids on two of the axes that can be cut alone."""
+    found: list[Family] = []
+    for a, b in pairwise(axes):
+        if b == a + 1 and a >= 2:
+            for kinds in (SQUARES, LONG):
+                fits = tuple(((a, x), (b, y)) for x, y in kinds if x < shape[a] and y < shape[b])
+                found.append(fits)
+        elif shape[a] <= COUNTS[-1]:
+            found.append(tuple(((a, shape[a]), (b, k)) for k in COUNTS if k < shape[b]))
+    return tuple(family for family in found if family)

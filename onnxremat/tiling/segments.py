@@ -1,0 +1,229 @@
+"""A segment [i, j) of the sequence run tile by tile: what it holds at most and what it adds.
+
+While tiles run, everything held at cut i stays, beside the pieces made so far and what one tile
+holds at most. The Concat at the end holds pieces and whole. Estimates come from one sampled tile,
+`exactly` from all of them as the rewriter plans them.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+from onnxremat.costs import DEFAULT_COSTS
+from onnxremat.tiling.footprint import footprint, moving_cost, written
+from onnxremat.tiling.grids import Family, Grid, pairs, single_axes, strips, tiles_of
+from onnxremat.tiling.sequence import Sequence
+from onnxremat.tiling.walk import TileOfSegment, Walk
+from onnxremat_rewriters.tile import CannotTile, Region, plan_region
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to run a segment: peak in bytes, extra cost in nanoseconds, nodes more than before.
+
+    `region` is there once it was planned exactly."""
+
+    grid: Grid
+    peak_bytes: int
+    cost: int
+    nodes: int
+    region: Region | None = None
+
+
+@dataclass
+class Segments:
+    """All segments of a sequence, evaluated when asked and remembered.
+
+    `most_nodes` is what one segment may have at most. Not thread-safe.
+    """
+
+    sequence: Sequence
+    threads: int
+    allow_rounding: bool
+    most_nodes: int
+
+    def __post_init__(self) -> None:
+        self._walks: dict[tuple[int, Grid], Walk] = {}
+        self._families: dict[int, tuple[Family, ...]] = {}
+        self._options: dict[tuple[int, int, Grid], Option | None] = {}
+        self._inner: dict[tuple[int, Grid], list[tuple[int, int]]] = {}
+        self.failures: dict[int, str] = {}
+
+    def floor_bytes(self, i: int, j: int) -> int:
+        """No way to run the segment in tiles holds less: what is held at i, the Concat at j."""
+        s = self.sequence
+        largest = max((s.nbytes[t] for t in s.leaving(i, j)), default=0)
+        return max(s.cut_bytes[i], s.cut_bytes[j] + largest)
+
+    def within(self, i: int, j: int, budget_bytes: int, below_cost: float) -> Option | None:
+        """The cheapest option found whose peak is within the budget, if it costs less than
+        `below_cost`; in each family the one with the fewest tiles. O(log) options of each family
+        are looked at."""
+        if self.floor_bytes(i, j) > budget_bytes:
+            return None
+        best: Option | None = None
+        for family in self.families(j):
+            found = self._first_within(i, j, family, budget_bytes, below_cost)
+            if found is not None:
+                best, below_cost = found, found.cost
+        return best
+
+    def _first_within(
+        self, i: int, j: int, family: Family, budget_bytes: int, below_cost: float
+    ) -> Option | None:
+        low, high, best = 0, len(family), None
+        while low < high:
+            middle = (low + high) // 2
+            grid = family[middle]
+            if self._least_bytes(i, j, grid) > budget_bytes:
+                low = middle + 1
+                continue
+            found = self.option(i, j, grid, below_cost)
+            if found is None or found.cost >= below_cost:
+                high = middle
+            elif found.peak_bytes <= budget_bytes:
+                best, high = found, middle
+            else:
+                low = middle + 1
+        return best
+
+    def _least_bytes(self, i: int, j: int, grid: Grid) -> int:
+        """About the least that a segment can hold: as much in a tile as a shorter one does."""
+        inside = [inner for later, inner in self._inner.get((j, grid), ()) if later >= i]
+        return self.sequence.cut_bytes[i] + max(inside, default=0) * 9 // 10
+
+    def families(self, j: int) -> tuple[Family, ...]:
+        """The grids for segments that end at j, by the value that its last op makes."""
+        if j not in self._families:
+            self._families[j] = self._find_families(j)
+        return self._families[j]
+
+    def _find_families(self, j: int) -> tuple[Family, ...]:
+        s = self.sequence
+        leaving = s.leaving(j - 1, j)
+        if not leaving:
+            return ()
+        shape = s.imported.graph.tensors[leaving[0]].shape
+        axes = []
+        for axis in single_axes(shape):
+            walk = self._walk(j, ((axis, 2),))
+            if walk.tile(j - 1) is not None:
+                axes.append(axis)
+            else:
+                self.failures.setdefault(j - 1, walk.failure)
+        families = [strips(shape, axis) for axis in axes if axis < 3 or 2 not in axes]
+        return (*families, *pairs(shape, axes))
+
+    def _walk(self, j: int, grid: Grid) -> Walk:
+        key = (j, grid)
+        if key not in self._walks:
+            self._walks[key] = Walk(self.sequence, j, grid, self.threads, self.allow_rounding)
+        return self._walks[key]
+
+    def option(self, i: int, j: int, grid: Grid, below_cost: float = inf) -> Option | None:
+        """The estimate for a grid; None if the segment cannot be cut so, or costs as much as
+        `below_cost` or more."""
+        key = (i, j, grid)
+        if key not in self._options:
+            walk, tiles = self._walk(j, grid), tiles_of(grid)
+            sample = walk.tile(i, below_cost)
+            if sample is None and not walk.failure and walk.position > i:
+                return None
+            if sample is None or len(sample.nodes) * tiles > self.most_nodes:
+                if walk.failure:
+                    self.failures.setdefault(walk.position - 1, walk.failure)
+                self._options[key] = None
+                return None
+            cost = sample.extra_cost + self._join_cost(i, j, grid)
+            if cost >= below_cost:
+                return None
+            one = footprint(self.sequence, sample.nodes, sample.results)
+            self._inner.setdefault((j, grid), []).append((i, one.inner_bytes))
+            cost += one.moved * tiles
+            self._options[key] = self._option(
+                i, j, grid, sample, one.inner_bytes, cost, one.nodes * tiles
+            )
+        return self._options[key]
+
+    def _join_cost(self, i: int, j: int, grid: Grid) -> int:
+        """Nanoseconds of the Concats."""
+        total = sum(self.sequence.nbytes[t] for t in self.sequence.leaving(i, j))
+        return len(grid) * moving_cost(total) + self._joins(i, j, grid) * DEFAULT_COSTS.overhead_ns
+
+    def _joins(self, i: int, j: int, grid: Grid) -> int:
+        """How many Concats there are."""
+        return len(self.sequence.leaving(i, j)) * (1 if len(grid) == 1 else 1 + grid[0][1])
+
+    def _option(
+        self,
+        i: int,
+        j: int,
+        grid: Grid,
+        sample: TileOfSegment,
+        inner_bytes: int,
+        cost: int,
+        nodes: int,
+        region: Region | None = None,
+    ) -> Option:
+        s = self.sequence
+        leaving = [s.nbytes[t] for t in s.leaving(i, j)]
+        tiles, total = tiles_of(grid), sum(leaving)
+        before = s.cut_bytes[i] + s.free_bytes(i, j)
+        peak = max(
+            before + total * (tiles - 1) // tiles + inner_bytes,
+            before + (total if len(grid) > 1 else 0),
+            s.cut_bytes[j] + max(leaving, default=0),
+        )
+        originals = {node.tile.node for node in sample.nodes[sample.earlier :]}
+        added = nodes + self._joins(i, j, grid) - len(originals)
+        return Option(grid, peak, cost, added, region)
+
+    def exactly(self, i: int, j: int, option: Option) -> Option | None:
+        """The option with all its tiles planned; remembered in the place of the estimate."""
+        if option.region is None:
+            found = self._exactly(i, j, option.grid)
+            self._options[i, j, option.grid] = found
+            return found
+        return option
+
+    def _exactly(self, i: int, j: int, grid: Grid) -> Option | None:
+        s = self.sequence
+        sample = self._walk(j, grid).tile(i)
+        if sample is None:
+            return None
+        names = tuple(s.imported.graph.tensors[t].name for t in s.leaving(i, j))
+        step = self._step(sample, names, grid)
+        while True:
+            region = Region(tuple(sample.boundary), names, grid, step)
+            try:
+                planned = plan_region(
+                    s.view, region, threads=self.threads, allow_rounding=self.allow_rounding
+                )
+                break
+            except CannotTile:
+                if step == 1:
+                    return None
+                step = step // 2 if step % 2 == 0 else 1
+        prints = [
+            footprint(s, [written(s, n, self.threads) for n in t.nodes], t.results)
+            for t in planned.tiles
+        ]
+        cost = sum(p.cost + p.moved for p in prints)
+        cost += self._join_cost(i, j, grid) - sample.replaced_cost
+        inner_bytes = max(p.inner_bytes for p in prints)
+        nodes = sum(p.nodes for p in prints)
+        return self._option(i, j, grid, sample, inner_bytes, cost, nodes, region)
+
+    def _step(self, sample: TileOfSegment, names: tuple[str, ...], grid: Grid) -> int:
+        """The ratio of the largest to the smallest resolution inside: cuts at multiples of it hit
+        whole elements everywhere."""
+        types = self.sequence.view.types
+        step = 1
+        for axis, tiles in grid:
+            size = min(types[name].shape[axis] for name in names)
+            for node in sample.nodes:
+                shape = types[node.name].shape
+                if len(shape) == len(types[names[0]].shape) and shape[axis] > 1:
+                    ratio, rest = divmod(size, shape[axis])
+                    if not rest and ratio > step and size // ratio >= tiles:
+                        step = ratio
+        return step

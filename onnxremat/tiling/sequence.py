@@ -1,0 +1,175 @@
+"""A model as one sequence of whole ops: what is held at its cuts, and what can be dropped.
+
+Cut c lies before op c of the order of the file; cut n is the end of the run. A value is *held* at
+the cuts between the op that makes it and the last that reads it, graph outputs at all later ones.
+A *dropped* value is held up to the last of its near readers only: those behind the gap must make
+it again, in tiles.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from onnxremat.graph import TensorKind
+from onnxremat.importer import ImportedModel
+from onnxremat.importer.views import root_of
+from onnxremat.memory import MemoryRules, profile
+from onnxremat.runtimes.rules import RECIPE_RULES
+from onnxremat.schedule import Schedule
+from onnxremat_rewriters.tile import View
+
+NEAR_OPS = 4
+"""A reader so many ops behind the one before it is a far one."""
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """The ops of a model in the order of the file, with the view that tiling needs of it.
+
+    `dropped[t]` is the position of the last near reader of a dropped tensor.
+    """
+
+    imported: ImportedModel
+    view: View
+    rules: MemoryRules = RECIPE_RULES
+    dropped: Mapping[int, int] = field(default_factory=dict)
+
+    def dropping(self, tensors: Collection[int]) -> "Sequence":
+        """The same sequence with other values dropped, each of which must have a far reader."""
+        near = {t: gap for t in tensors if (gap := self.gap(t)) is not None}
+        return Sequence(self.imported, self.view, self.rules, near)
+
+    def gap(self, t: int) -> int | None:
+        """The last reader before the widest gap in the life of a tensor; None without a gap."""
+        graph = self.imported.graph
+        if t in self.held_outputs or not graph.readers[t] or graph.producer[t] < 0:
+            return None
+        times = (graph.producer[t], *graph.readers[t])
+        widest = max(range(len(times) - 1), key=lambda i: times[i + 1] - times[i])
+        return times[widest] if times[widest + 1] - times[widest] >= NEAR_OPS else None
+
+    @cached_property
+    def count(self) -> int:
+        """How many ops there are."""
+        return len(self.imported.graph.ops)
+
+    @cached_property
+    def held_outputs(self) -> frozenset[int]:
+        """The tensors that are outputs of the graph."""
+        return frozenset(self.imported.graph.outputs)
+
+    @cached_property
+    def last_read(self) -> tuple[int, ...]:
+        """For each tensor the last op that reads it as it is held: n for graph outputs, -1 for
+        what nobody reads."""
+        graph = self.imported.graph
+        return tuple(
+            self.count
+            if t in self.held_outputs
+            else self.dropped.get(t, graph.readers[t][-1] if graph.readers[t] else -1)
+            for t in range(len(graph.tensors))
+        )
+
+    @cached_property
+    def nbytes(self) -> tuple[int, ...]:
+        """Bytes of each tensor that a run holds; 0 for weights and what the caller gives."""
+        return tuple(
+            self.rules.nbytes(t) if t.kind is TensorKind.ACTIVATION else 0
+            for t in self.imported.graph.tensors
+        )
+
+    @cached_property
+    def cut_bytes(self) -> tuple[int, ...]:
+        """Bytes held at each of the n + 1 cuts."""
+        graph = self.imported.graph
+        change = [0] * (self.count + 2)
+        for t, last in enumerate(self.last_read):
+            made = graph.producer[t]
+            if made >= 0 and last > made:
+                change[made + 1] += self.nbytes[t]
+                change[last + 1] -= self.nbytes[t]
+        total, found = 0, []
+        for c in range(self.count + 1):
+            total += change[c]
+            found.append(total)
+        return tuple(found)
+
+    @cached_property
+    def step_bytes(self) -> tuple[int, ...]:
+        """Bytes held while each op runs whole. An op that reads a value behind its gap could not
+        do so, but is counted as if the value were there."""
+        graph = self.imported.graph
+        live = list(profile(graph, Schedule(tuple(range(self.count))), self.rules).live_bytes)
+        for t, near in self.dropped.items():
+            for v in range(near + 1, graph.readers[t][-1] + 1):
+                if t not in graph.ops[v].inputs:
+                    live[v] -= self.nbytes[t]
+        return tuple(live)
+
+    @cached_property
+    def lacking(self) -> frozenset[int]:
+        """Ops that read a dropped value behind its gap: they can only run in tiles."""
+        graph = self.imported.graph
+        return frozenset(
+            v for t, near in self.dropped.items() for v in graph.readers[t] if v > near
+        )
+
+    def leaving(self, i: int, j: int) -> tuple[int, ...]:
+        """Tensors made by ops i to j - 1 that are read behind cut j as they are."""
+        graph = self.imported.graph
+        return tuple(t for v in range(i, j) for t in graph.ops[v].outputs if self.last_read[t] >= j)
+
+    @cached_property
+    def free(self) -> frozenset[str]:
+        """Values that depend on no input of the graph: tiles read them whole, from outside."""
+        view = self.view
+        bound = {value.name for value in view.model.graph.input} - view.stored
+        found: set[str] = set()
+        for node, names in zip(view.nodes, view.reads, strict=True):
+            if bound.isdisjoint(names):
+                found.update(name for name in node.output if name)
+            else:
+                bound.update(name for name in node.output if name)
+        return frozenset(found)
+
+    def free_bytes(self, i: int, j: int) -> int:
+        """Bytes of free values that ops i to j - 1 make: they are there before the first tile."""
+        graph = self.imported.graph
+        return sum(
+            self.nbytes[t]
+            for v in range(i, j)
+            for t in graph.ops[v].outputs
+            if graph.tensors[t].name in self.free
+        )
+
+    @cached_property
+    def op_of_node(self) -> dict[int, int]:
+        """From the index of a node to its op."""
+        return {node: v for v, node in enumerate(self.imported.op_nodes)}
+
+    def is_held(self, name: str, c: int) -> bool:
+        """Whether a value that a node reads is there, whole, at cut c (given by the caller counts,
+        and a view of it does not)."""
+        if name in self.imported.views:
+            return False
+        t = self.imported.tensor_of.get(name)
+        if t is None:
+            return True
+        made = self.imported.graph.producer[t]
+        return made < 0 or (made < c <= self.last_read[t])
+
+    def is_view_of_held(self, name: str, c: int) -> bool:
+        """Whether a value is a view of one that is held at cut c."""
+        views = self.imported.views
+        return name in views and self.is_held(root_of(name, views), c)
+
+
+def droppable(sequence: Sequence) -> list[int]:
+    """Tensors with a gap in their life, the largest first; ties by the length of the gap."""
+    graph = sequence.imported.graph
+    found = []
+    for t in range(len(graph.tensors)):
+        near = sequence.gap(t)
+        if near is not None and sequence.nbytes[t]:
+            found.append((-sequence.nbytes[t], near - graph.readers[t][-1], t))
+    return [t for _, _, t in sorted(found)]

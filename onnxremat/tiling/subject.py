@@ -1,0 +1,28 @@
+"""A planned tiling carried out: the subject whose model runs in tiles."""
+
+from dataclasses import replace
+
+from onnxremat.prepare import Options, Subject, _studied
+from onnxremat.tiling.plan import TilingPlan
+from onnxremat_rewriters.release import release
+from onnxremat_rewriters.tile import tile
+
+
+def tiled_subject(subject: Subject, plan: TilingPlan, options: Options) -> Subject:
+    """The subject in which the regions of `plan` run tile by tile, run once and imported again; the
+    subject itself if there are no regions.
+
+    The bits are those of the original at `plan.threads` threads. Raises ModelError if the runtime
+    refuses the model.
+    """
+    if not plan.regions:
+        return subject
+    made = tile(
+        subject.released.model,
+        plan.regions,
+        subject.types,
+        threads=plan.threads,
+        allow_rounding=plan.allow_rounding,
+    )
+    studied = _studied(subject.feed, release(made.model), options)
+    return replace(studied, replaced=subject.replaced)
