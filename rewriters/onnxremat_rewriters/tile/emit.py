@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from onnxremat.importer.nodes import reads
-from onnxremat.importer.values import ValueType
+from onnxremat.importer.values import ValueType, tensor_type
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
 from onnxremat_rewriters.tile.boxes import whole
 from onnxremat_rewriters.tile.program import Instruction, Kind, Piece, Read, program
@@ -48,13 +48,14 @@ class Tiled:
     """The rewritten model; `origin[i]` says where its node i comes from.
 
     `rounded`: indices of original nodes whose tiles may round otherwise (none unless allowed).
-    `refused`: the regions that were not tiled.
+    `refused`: the regions that were not tiled. `types`: of the values that the tiling made.
     """
 
     model: onnx.ModelProto
     origin: tuple[Origin, ...]
     rounded: tuple[int, ...]
     refused: tuple[RefusedRegion, ...]
+    types: Mapping[str, ValueType]
 
 
 def tile(
@@ -92,7 +93,7 @@ def tile(
         else:
             writer.region(unit.region, program(looked_at, plans[unit.region]))
     rounded = sorted({index for plan in plans.values() for index in plan.rounded})
-    return Tiled(*writer.finish(), tuple(rounded), tuple(refused))
+    return Tiled(*writer.finish(), tuple(rounded), tuple(refused), writer.types)
 
 
 @dataclass(frozen=True, order=True)
@@ -187,6 +188,7 @@ class _Writer:
         self._initializers: list[onnx.TensorProto] = []
         self._nodes: list[onnx.NodeProto] = []
         self._origin: list[Origin] = []
+        self.types: dict[str, ValueType] = {}
 
     def copy(self, index: int) -> None:
         """Write a node as it is, but for outputs that a region makes."""
@@ -194,6 +196,7 @@ class _Writer:
         for i, name in enumerate(node.output):
             if name in self._made_in_regions:
                 node.output[i] = self._values.fresh(f"{name}__outside")
+                self.types[node.output[i]] = self._view.types[name]
         self._append(node, Origin(index))
 
     def region(self, number: int, instructions: Sequence[Instruction]) -> None:
@@ -203,6 +206,9 @@ class _Writer:
             read = [self._read(r, names) for r in one.reads]
             made = self._piece_name(one.makes, number)
             names[one.makes.serial] = made
+            if made != one.makes.name:
+                dtype = self._view.types[one.makes.name].dtype
+                self.types[made] = ValueType(dtype, one.makes.shape)
             write = {Kind.NODE: self._node, Kind.SLICE: self._slice, Kind.JOIN: self._join}
             node = write[one.kind](one, read, made)
             node.name = self._labels.fresh(self._label(one, number))
@@ -282,6 +288,7 @@ class _Writer:
             name = self._values.fresh(f"tiling__{value.dtype}_{numbers}")
             self._constants[key] = name
             self._initializers.append(numpy_helper.from_array(value, name))
+            self.types[name] = tensor_type(self._initializers[-1])
         return self._constants[key]
 
     def _append(self, node: onnx.NodeProto, origin: Origin) -> None:

@@ -75,8 +75,6 @@ def _slice(node: onnx.NodeProto, values: list[Array]) -> Array | None:
         steps = values[4].ravel().tolist() if len(values) > 4 else [1] * len(starts)
     else:
         return None
-    if min(steps, default=1) < 1:
-        return None
     index = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         index[axis] = slice(start, end, step)
@@ -93,6 +91,28 @@ def _divide(node: onnx.NodeProto, values: list[Array]) -> Array | None:
     return np.asarray(quotient * np.sign(a) * np.sign(b))
 
 
+def _reshape(node: onnx.NodeProto, values: list[Array]) -> Array | None:
+    shape = values[1].tolist()
+    if 0 in shape or len(values) != len(node.input):
+        return None
+    return values[0].reshape(shape)
+
+
+def _range(_: onnx.NodeProto, values: list[Array]) -> Array | None:
+    if values[0].dtype.kind != "i":
+        return None
+    start, limit, delta = (int(v.item()) for v in values)
+    if not delta or (limit - start) // delta > SMALL_ELEMENTS:
+        return None
+    return np.arange(start, limit, delta).astype(values[0].dtype)
+
+
+def _constant_of_shape(node: onnx.NodeProto, values: list[Array]) -> Array | None:
+    if values[0].prod() > SMALL_ELEMENTS:
+        return None
+    return np.full(values[0].tolist(), *_fill(node))
+
+
 _FOLDED: dict[str, Callable[[onnx.NodeProto, list[Array]], Array | None]] = {
     "Gather": _gather,
     "Concat": _concat,
@@ -101,6 +121,11 @@ _FOLDED: dict[str, Callable[[onnx.NodeProto, list[Array]], Array | None]] = {
     "Squeeze": _squeeze,
     "Slice": _slice,
     "Div": _divide,
+    "Reshape": _reshape,
+    "Range": _range,
+    "ConstantOfShape": _constant_of_shape,
+    "Transpose": lambda n, v: np.transpose(v[0], attribute(n, "perm", None)),
+    "Neg": lambda _, v: np.asarray(-v[0]),
     "Identity": lambda _, v: v[0],
     "Add": lambda _, v: np.asarray(v[0] + v[1]),
     "Sub": lambda _, v: np.asarray(v[0] - v[1]),
@@ -109,9 +134,6 @@ _FOLDED: dict[str, Callable[[onnx.NodeProto, list[Array]], Array | None]] = {
     "Ceil": lambda _, v: np.ceil(v[0]),
     "Equal": lambda _, v: np.equal(v[0], v[1]),
     "Where": lambda _, v: np.where(v[0], v[1], v[2]),
-    "ConstantOfShape": lambda n, v: (
-        np.full(v[0].tolist(), *_fill(n)) if v[0].prod() <= SMALL_ELEMENTS else None
-    ),
 }
 
 

@@ -111,7 +111,8 @@ class View:
     `readers[name]` are indices of nodes, ascending; a node that captures a value in a subgraph
     reads it. `known` are small values that are the same in every run, those computed from shapes
     included; `stored` the initializers and outputs of Constant nodes; `derived` what nodes make
-    from those alone. The model must not change while the view is in use.
+    from those alone, and initializers that a caller can replace. The model must not change while
+    the view is in use.
     """
 
     model: onnx.ModelProto
@@ -175,7 +176,7 @@ def view(model: onnx.ModelProto, types: Mapping[str, ValueType]) -> View:
     for index, names in enumerate(all_reads):
         for name in names:
             readers.setdefault(name, []).append(index)
-    kinds, stored = _constants(graph)
+    kinds, stored, replaceable = _constants(model)
     return View(
         model,
         {**kinds, **types},
@@ -185,7 +186,7 @@ def view(model: onnx.ModelProto, types: Mapping[str, ValueType]) -> View:
         {name: tuple(found) for name, found in readers.items()},
         fold(nodes, stored, types),
         frozenset(kinds),
-        _derived(nodes, all_reads, frozenset(kinds)),
+        replaceable | _derived(nodes, all_reads, frozenset(kinds) | replaceable),
         frozenset(value.name for value in graph.output),
         max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1),
     )
@@ -204,10 +205,14 @@ def _derived(
     return frozenset(found - stored)
 
 
-def _constants(graph: onnx.GraphProto) -> tuple[dict[str, ValueType], dict[str, Array]]:
-    """Types of what cannot be overridden, and the data of those that are small."""
-    given = {value.name for value in graph.input}
-    tensors = {t.name: t for t in graph.initializer if t.name not in given}
+def _constants(
+    model: onnx.ModelProto,
+) -> tuple[dict[str, ValueType], dict[str, Array], frozenset[str]]:
+    """Types of stored values, the data of those that are small, and the names of initializers that
+    a caller can replace (since IR version 4 those that are inputs too): the runtime packs none."""
+    graph = model.graph
+    inputs = {value.name for value in graph.input} if model.ir_version >= 4 else set()
+    tensors = {t.name: t for t in graph.initializer if t.name not in inputs}
     for node in graph.node:
         if op_key(node) == "Constant":
             for attribute in node.attribute:
@@ -227,4 +232,4 @@ def _constants(graph: onnx.GraphProto) -> tuple[dict[str, ValueType], dict[str, 
         and kinds[name].elements <= SMALL_ELEMENTS
         and tensor.data_location != TensorProto.EXTERNAL
     }
-    return kinds, small
+    return kinds, small, frozenset(t.name for t in graph.initializer if t.name in inputs)

@@ -11,22 +11,23 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from onnxremat_rewriters.tile import Region
+from onnxremat_rewriters.tile import Region, tile
 from onnxremat_rewriters.tile.ranges import ELEMENTWISE, REDUCTIONS
-from tests.rewriters.tile.nets import Array, build, tiled_exactly
+from tests.rewriters.tile.nets import Array, build, tiled_exactly, types_of
 
 T = TypeVar("T")
 EXAMPLES = 20
 UNARY = sorted(
     ELEMENTWISE
     & {
-        "Abs", "Ceil", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity",
+        "Abs", "Ceil", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "FastGelu", "HardSwish", "Identity", "IsInf", "IsNaN",
         "LeakyRelu", "Neg", "QuickGelu", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign",
         "Softsign", "Sqrt", "Tanh", "ThresholdedRelu",
     }
 )  # fmt: skip
 BINARY = ["Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Max", "Min", "Mean", "Sum"]
-MICROSOFT = {"Gelu", "QuickGelu"}
+COMPARING = ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
+MICROSOFT = {"FastGelu", "Gelu", "QuickGelu"}
 
 
 class Draw:
@@ -201,6 +202,26 @@ def binary(op: str) -> Callable[[Draw], Case]:
         return Case(op, inputs, range(len(shape)), order=order)
 
     return make
+
+
+def logical(draw: Draw) -> Case:
+    shape = tuple(draw.ints(2, 1, 20))
+    op = draw.one(["And", "Or", "Xor"])
+    return Case(op, {"x": shape, "z": broadcast(draw, shape)}, range(2), dtype=TensorProto.BOOL)
+
+
+def integer(draw: Draw) -> Case:
+    shape = tuple(draw.ints(2, 1, 20))
+    op = draw.one(["BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"])
+    weights = {"w": np.asarray(draw.rng.integers(1, 9, broadcast(draw, shape)), np.int32)}
+    return Case(op, {"x": shape}, range(2), weights, opset=18, dtype=TensorProto.INT32)
+
+
+def inverted(draw: Draw) -> Case:
+    shape = tuple(draw.ints(2, 1, 20))
+    if draw.int(0, 1):
+        return Case("Not", {"x": shape}, range(2), dtype=TensorProto.BOOL)
+    return Case("BitwiseNot", {"x": shape}, range(2), opset=18, dtype=TensorProto.INT32)
 
 
 def clip(draw: Draw) -> Case:
@@ -533,6 +554,10 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "GlobalPool": global_pool,
     **{op: unary(op) for op in UNARY},
     **{op: binary(op) for op in BINARY},
+    **{op: binary(op) for op in COMPARING},
+    "logical": logical,
+    "integer": integer,
+    "inverted": inverted,
     "Clip": clip,
     "Where": where,
     "Cast": cast,
@@ -576,3 +601,48 @@ CASES: dict[str, Callable[[Draw], Case]] = {
 def test_tiles_have_the_bits_of_the_whole(name: str, data: st.DataObject) -> None:
     draw = Draw(data)
     check(draw, CASES[name](draw))
+
+
+def refused_cases() -> dict[str, tuple[Case, int, str]]:
+    """Cases that must not be cut on an axis, and words of the reason."""
+    x = {"x": (4, 6, 10, 10)}
+    norm = {"s": np.ones(6, np.float32), "b": np.ones(6, np.float32)}
+    filters = {"w": np.ones((6, 6, 3, 3), np.float32)}
+    roi = {"r": np.zeros(0, np.float32), "s": np.array([1, 1, 1.5, 1.5], np.float32)}
+    corners = {"r": roi["r"], "s": np.array([1, 1, 2, 2], np.float32)}
+    align = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    tails = {op: (Case(op, x, []), 2, "last elements") for op in ("Log", "Softplus", "Elu", "Selu")}
+    tails |= {op: (Case(op, x, []), 2, "last elements") for op in ("Sin", "Cos", "Atan", "Tan")}
+    return {
+        **tails,
+        "Conv, channels": (Case("Conv", x, [], filters), 1, "channels"),
+        "Conv, double": (
+            Case("Conv", x, [], {"w": np.ones((6, 6, 3, 3))}, dtype=TensorProto.DOUBLE),
+            2, "double were not measured",
+        ),
+        "Softmax": (Case("Softmax", x, [], attributes={"axis": 2}), 2, "all of axis 2"),
+        "InstanceNormalization": (Case("InstanceNormalization", x, [], norm), 2, "whole images"),
+        "LRN": (Case("LRN", x, [], attributes={"size": 3}), 2, "channels"),
+        "Resize, other scale": (
+            Case("Resize", x, [], roi, {"mode": "linear"}), 2, "scale of 1.5 round"
+        ),
+        "Resize, corners": (Case("Resize", x, [], corners, align), 2, "depend on the whole length"),
+        "Pad, wrap": (
+            Case("Pad", x, [], {"p": np.ones(8, np.int64)}, {"mode": "wrap"}, opset=19), 2, "wrap",
+        ),
+        "ReduceSum, odd": (
+            Case("ReduceSum", x, [], {"a": np.array([3])}), 2, "odd addresses"
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", refused_cases())
+def test_what_cannot_be_cut_exactly_is_refused_with_the_reason(name: str) -> None:
+    case, axis, reason = refused_cases()[name]
+    model = case.model()
+    region = Region(("x",), ("y",), ((axis, 2),))
+    made = tile(model, [region], types_of(model), threads=2)
+    assert len(made.refused) == 1
+    assert made.refused[0].reason.startswith("node: ")
+    assert reason in made.refused[0].reason
+    assert len(made.model.graph.node) == 1

@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from onnxremat_rewriters.tile import Kind, Region, follow, plan_region, program, tile, view
 from tests.rewriters.tile.nets import (
@@ -11,6 +12,7 @@ from tests.rewriters.tile.nets import (
     espcn,
     feeds,
     run,
+    same_bits,
     tiled_exactly,
     types_of,
     unet,
@@ -193,6 +195,9 @@ def test_the_program_says_what_is_written() -> None:
     made = tile(model, [region], types, threads=THREADS)
     written = onnx.shape_inference.infer_shapes(made.model, data_prop=True)
     shapes = {name: kind.shape for name, kind in types_of(written).items()}
+    assert {name: kind for name, kind in types_of(written).items() if name in made.types} == {
+        name: kind for name, kind in made.types.items() if name in types_of(written)
+    }
     assert [s.makes.shape for s in steps] == [shapes[n.output[0]] for n in made.model.graph.node]
     kinds = {Kind.SLICE: "Slice", Kind.JOIN: "Concat"}
     for step, node in zip(steps, made.model.graph.node, strict=True):
@@ -257,3 +262,21 @@ def test_a_grid_that_does_not_fit_is_refused(grid: tuple[tuple[int, int], ...], 
     model = net.model(out)
     made = tile(model, [Region(("x",), (out,), grid)], types_of(model), threads=THREADS)
     assert why in made.refused[0].reason
+
+
+def test_outputs_of_different_sizes_are_cut_at_the_same_places() -> None:
+    model, (pooled, *_) = unet()
+    skip = next(n.input[0] for n in model.graph.node if n.op_type == "MaxPool")
+    tiled_exactly(model, Region(("x",), (skip, pooled), ((2, 3), (3, 2))))
+
+
+def test_initializers_that_a_caller_can_replace_are_no_constants() -> None:
+    model = espcn(16)
+    weight = model.graph.initializer[0]
+    kind = helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
+    model.graph.input.append(kind)
+    out = model.graph.output[0].name
+    made = tile(model, [Region(("x",), (out,), ((2, 2),))], types_of(model), threads=THREADS)
+    given = feeds(model)
+    pairs = zip(run(model, given), run(made.model, given), strict=True)
+    assert all(same_bits(a, b) for a, b in pairs)
