@@ -136,6 +136,8 @@ def _early_masks(stages: Stages, rules: MemoryRules) -> dict[int, tuple[int, ...
         made_in[v] = max((made_in[u] for u in graph.predecessors(v)), default=0)
         if v in level and made_in[v] <= level[v]:
             masks.append(v)
+        else:
+            made_in[v] = len(stages.forward)
     early: dict[int, tuple[int, ...]] = {}
     for ops in _connected(graph, masks):
         outside = set(range(len(graph.ops))).difference(ops)
