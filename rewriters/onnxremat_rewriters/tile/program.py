@@ -85,13 +85,15 @@ def _instructions(view: View, plan: RegionPlan) -> Iterator[Instruction]:
     rows: dict[str, list[Read]] = {name: [] for name in outputs}
     row: dict[str, list[Read]] = {name: [] for name in outputs}
     whole_boxes = {name: whole(view.types[name].shape) for name in outputs}
+    shared: dict[tuple[str, Box], Piece] = {}
     for number, tile in enumerate(plan.tiles):
-        lowered = _Lowered(view, tile, number, serials)
+        lowered = _Lowered(view, tile, number, serials, shared)
         yield from lowered.nodes()
         for name, box in tile.results.items():
             part, cut = lowered.part(name, box)
             yield from cut
             row[name].append(part)
+        shared = lowered.outside
         if len(grid) == 1 or tile.place[-1] < grid[1][1] - 1:
             continue
         for name, box in tile.results.items():
@@ -110,15 +112,28 @@ def _instructions(view: View, plan: RegionPlan) -> Iterator[Instruction]:
 
 
 class _Lowered:
-    """One tile. `_have`: for each value, what is there of it and which box that is."""
+    """One tile. `_have`: for each value, what is there of it and which box that is.
 
-    def __init__(self, view: View, plan: TilePlan, number: int, serials: Iterator[int]) -> None:
+    `outside`: the boxes of values from outside that the tile cuts off. What the next tile needs of
+    them it takes over (keys and values of a head, for all groups of query rows).
+    """
+
+    def __init__(
+        self,
+        view: View,
+        plan: TilePlan,
+        number: int,
+        serials: Iterator[int],
+        shared: Mapping[tuple[str, Box], Piece],
+    ) -> None:
         self._view = view
         self._plan = plan
         self._number = number
         self._serials = serials
         self._have: dict[str, tuple[Read, Box]] = {}
+        self._shared = shared
         self._cut: dict[tuple[str, Box], Piece] = {}
+        self.outside: dict[tuple[str, Box], Piece] = {}
 
     def nodes(self) -> Iterator[Instruction]:
         for one in self._plan.nodes:
@@ -132,8 +147,13 @@ class _Lowered:
         key = (name, box)
         if key in self._cut:
             return self._cut[key], []
-        made = self._piece(name, box)
+        shared = self._shared.get(key) if name not in self._have else None
+        made = shared or self._piece(name, box)
         self._cut[key] = made
+        if name not in self._have:
+            self.outside[key] = made
+        if shared is not None:
+            return made, []
         return made, [Instruction(Kind.SLICE, made, (there,), have=have)]
 
     def _node(self, one: NodeTile) -> Iterator[Instruction]:

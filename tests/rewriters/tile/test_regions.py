@@ -140,6 +140,14 @@ def test_attention_by_heads_and_by_query_rows(grid: tuple[tuple[int, int], ...])
     assert {o.region for o in made.origin if o.node is None} == {0}
 
 
+def test_keys_and_values_of_a_head_are_cut_once_for_all_its_rows() -> None:
+    net = Net()
+    q, k, v, context, out = attention(net)
+    made = tiled_exactly(net.model(out), Region((q, k, v), (context,), ((1, 4), (2, 8))))
+    cuts = [n.input[0] for n in made.model.graph.node if n.op_type == "Slice"]
+    assert (cuts.count(q), cuts.count(k), cuts.count(v)) == (32, 4, 4)
+
+
 def test_encoder_block_by_rows_from_the_query_to_the_output() -> None:
     net = Net()
     q, _, _, _, out = attention(net)
