@@ -24,6 +24,8 @@ MOST_DROPPED = 6
 """At most so many values are dropped."""
 MOST_CUTS = 160
 """At most so many cuts are ends of segments."""
+MOST_EXPLAINED = 8
+"""So many ops are asked at most why they cannot be cut."""
 PRECISION = 0.01
 """The smallest peak is looked for to this share."""
 CHEAP = 0.01
@@ -87,10 +89,13 @@ class _Chooser:
         if found is not None:
             return self._as_plan(found, ())
         smallest = self._smallest(own_peak, budget_bytes)
-        peak = format_bytes(smallest.peak_bytes if smallest else own_peak)
-        missed = f"no tiling within {format_bytes(budget_bytes)} was found, the smallest is {peak}"
-        why = self._reasons((smallest.peak_bytes if smallest else own_peak) - 1)
-        return self._as_plan(smallest, (missed, *why))
+        if smallest is None:
+            return self._as_plan(None, self._reasons(own_peak - 1))
+        missed = (
+            f"no tiling within {format_bytes(budget_bytes)} was found, the smallest is "
+            f"{format_bytes(smallest.peak_bytes)}"
+        )
+        return self._as_plan(smallest, (missed, *self._reasons(smallest.peak_bytes - 1)))
 
     def _smallest(self, own_peak: int, above: int = 0) -> _Choice | None:
         """The smallest peak that any plan reaches, known not to be below `above`."""
@@ -213,18 +218,25 @@ class _Chooser:
             reasons,
         )
 
-    def _reasons(self, budget_bytes: int) -> tuple[str, ...]:
-        """Why the ops above a budget cannot be cut, by the first walk that failed before each."""
+    def _reasons(self, budget_bytes: int) -> tuple[str]:
+        """Why the ops above a budget stay as they are, in one line: what ended the first walk that
+        failed at one of them, or the op that holds most."""
+        if self._late():
+            return ("the time for planning was over before tiles that help were found",)
         segments = self._segments(())
-        hot = [v for v, b in enumerate(self._sequence.step_bytes) if b > budget_bytes]
-        for v in hot[:8]:
-            ends = [c for c in self._cuts if c > v]
-            for j in ends[:2]:
-                segments.families(j)
-        near = [why for v, why in sorted(segments.failures.items()) if v in hot]
-        if not near:
-            return ()
-        return (f"no part of the model can be cut: {near[0]}",)
+        held = self._sequence.step_bytes
+        hot = [v for v, nbytes in enumerate(held) if nbytes > budget_bytes]
+        for v in hot[:MOST_EXPLAINED]:
+            segments.families(v + 1)
+        for v in hot:
+            if v in segments.failures:
+                return (f"no part of the model can be cut: {segments.failures[v]}",)
+        most = max(range(len(held)), key=lambda v: held[v])
+        op = self._sequence.imported.graph.ops[most]
+        return (
+            f"no part of the model holds less when it is cut: {op.name} ({op.op_type}) has "
+            f"{format_bytes(held[most])} around it",
+        )
 
 
 def _cuts(sequence: Sequence) -> tuple[int, ...]:

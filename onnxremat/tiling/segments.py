@@ -104,6 +104,9 @@ class Segments:
             return ()
         shape = s.imported.graph.tensors[leaving[0]].shape
         axes = []
+        if not single_axes(shape):
+            label = s.view.label(s.imported.op_nodes[j - 1])
+            self.failures.setdefault(j - 1, f"{label}: no axis of {list(shape)} is worth a cut")
         for axis in single_axes(shape):
             walk = self._walk(j, ((axis, 2),))
             if walk.tile(j - 1) is not None:

@@ -1,0 +1,169 @@
+"""Plans of tiles: what they predict holds, and what must be cut is cut."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx
+import pytest
+
+from models import BUILDERS
+from onnxremat.memory import profile
+from onnxremat.prepare import Options, Subject, prepare
+from onnxremat.runtimes.compare import different_names
+from onnxremat.runtimes.measure import measure_activation, run_outputs
+from onnxremat.runtimes.rules import RECIPE_RULES
+from onnxremat.schedule import given_order
+from onnxremat.tiling import TilingPlan, choose_regions, most_nodes, tiled_subject
+from onnxremat.tiling import plan as bounds
+from onnxremat.tiling.sequence import Sequence, droppable
+from onnxremat_rewriters.tile import view
+from tests.rewriters.tile.nets import Net
+
+OPTIONS = Options(threads=2)
+
+
+def no_regions() -> onnx.ModelProto:
+    """A perceptron for one row."""
+    net = Net()
+    x = net.input("x", 1, 3000)
+    for _ in range(3):
+        x = net.add("Sigmoid", net.add("Gemm", x, net.weight(3000, 3000)))
+    return net.model(x)
+
+
+def refused() -> onnx.ModelProto:
+    """Softplus of a picture: its bits depend on where it is cut."""
+    net = Net()
+    x = net.input("x", 1, 3, 64, 64)
+    return net.model(net.add("Softplus", net.add("Softplus", x)))
+
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "espcn": lambda: BUILDERS["espcn"](size=192, scale=2),
+    "unet": lambda: BUILDERS["unet"](size=128, base=16, levels=3),
+    "mobilenet": lambda: BUILDERS["mobilenet"](size=128),
+    "transformer": lambda: BUILDERS["transformer"](depth=1, sequence=512, heads=4, width=64),
+    "no regions": no_regions,
+    "refused": refused,
+}
+
+
+@cache
+def subject(name: str) -> Subject:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(MODELS[name](), path)
+        return prepare(path, OPTIONS)
+
+
+def own_peak(of: Subject) -> int:
+    graph = of.imported.graph
+    return profile(graph, given_order(graph), RECIPE_RULES).peak_bytes
+
+
+def choose(name: str, share: float | None, seconds: float = 60.0) -> TilingPlan:
+    budget = None if share is None else int(own_peak(subject(name)) * share)
+    return choose_regions(subject(name), budget, threads=2, allow_rounding=False, seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("espcn", 0.15), ("unet", 0.3), ("mobilenet", 0.35), ("transformer", 0.25), ("unet", None)],
+)
+def test_predicted_peak_is_profiled_and_measured_and_the_bits_are_the_same(
+    name: str, share: float | None
+) -> None:
+    before = subject(name)
+    plan = choose(name, share)
+    assert plan.reasons == ()
+    assert plan.untiled_peak_bytes == own_peak(before)
+    assert plan.meets(None if share is None else int(own_peak(before) * share))
+    after = tiled_subject(before, plan, OPTIONS)
+    assert own_peak(after) <= plan.peak_bytes * 1.02
+    assert own_peak(after) >= plan.peak_bytes * 0.9
+    measured = measure_activation(after.released_source(), before.feed.inputs, before.feed.recipe)
+    assert measured.peak_bytes <= plan.peak_bytes * 1.02 + 50_000
+    added = len(after.released.model.graph.node) - len(before.released.model.graph.node)
+    assert abs(added - plan.nodes_added) <= 0.1 * added
+    cost = after.imported.graph.total_cost() - before.imported.graph.total_cost()
+    assert abs(cost - plan.extra_cost) <= 0.1 * plan.one_pass
+    expected = run_outputs(before.feed.source(), before.feed.inputs, before.feed.recipe)
+    got = run_outputs(after.released_source(), before.feed.inputs, before.feed.recipe)
+    assert different_names(expected, got) == ()
+
+
+def test_unet_makes_its_skips_again_where_they_would_not_fit() -> None:
+    plan = choose("unet", 0.3)
+    assert plan.recomputed
+    last = plan.regions[-1]
+    assert "image" in last.inputs
+    assert "logits" in last.outputs
+
+
+def test_attention_is_cut_into_query_rows_or_heads() -> None:
+    plan = choose("transformer", 0.25)
+    (region,) = [r for r in plan.regions if "mixed" in r.outputs[0]]
+    assert len(region.inputs) == 3
+    assert {axis for axis, _ in region.grid} <= {1, 2}
+
+
+@pytest.mark.parametrize(("name", "word"), [("no regions", "axis"), ("refused", "Softplus")])
+@pytest.mark.parametrize("share", [0.5, None])
+def test_a_model_without_regions_says_so_in_one_line(
+    name: str, word: str, share: float | None
+) -> None:
+    plan = choose(name, share)
+    assert plan.regions == ()
+    assert plan.nodes_added == plan.extra_cost == 0
+    (reason,) = plan.reasons
+    assert reason.startswith("no part of the model can be cut: ")
+    assert word in reason
+    assert tiled_subject(subject(name), plan, OPTIONS) is subject(name)
+
+
+def test_a_limit_that_whole_ops_keep_needs_no_tiles() -> None:
+    plan = choose("unet", 1.0)
+    assert plan.regions == ()
+    assert plan.reasons == ("whole ops keep the limit: nothing has to be cut",)
+
+
+def test_a_limit_out_of_reach_gives_the_smallest_peak_and_says_so() -> None:
+    plan = choose("espcn", 0.01)
+    assert plan.regions
+    assert not plan.meets(int(plan.untiled_peak_bytes * 0.01))
+    assert "the smallest is" in plan.reasons[0]
+
+
+def test_the_number_of_nodes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = choose("unet", None)
+    nodes = len(subject("unet").released.model.graph.node)
+    assert nodes + free.nodes_added <= most_nodes(nodes)
+    monkeypatch.setattr(bounds, "LEAST_NODES", 0)
+    monkeypatch.setattr(bounds, "NODES_PER_NODE", 4)
+    bound = choose("unet", None)
+    assert nodes + bound.nodes_added <= most_nodes(nodes) == 4 * nodes
+    assert free.peak_bytes <= bound.peak_bytes < bound.untiled_peak_bytes
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    assert choose("mobilenet", 0.35) == choose("mobilenet", 0.35)
+
+
+def test_no_time_gives_no_regions_rather_than_an_error() -> None:
+    plan = choose("unet", 0.3, seconds=0.0)
+    assert plan.regions == ()
+    assert len(plan.reasons) == 1
+
+
+def test_values_with_a_gap_can_be_dropped_the_largest_first() -> None:
+    of = subject("unet")
+    sequence = Sequence(of.imported, view(of.released.model, of.types))
+    found = droppable(sequence)
+    names = [of.imported.graph.tensors[t].name for t in found]
+    assert names[0].startswith("enc1")
+    dropped = sequence.dropping(found[:1])
+    assert max(dropped.cut_bytes) <= max(sequence.cut_bytes)
+    assert len(dropped.lacking) == 1
+    assert sequence.lacking == frozenset()
