@@ -3,6 +3,8 @@
 import numpy as np
 import onnx
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from onnx import helper
 
 from onnxremat_rewriters.tile import Kind, Region, follow, plan_region, program, tile, view
@@ -189,8 +191,8 @@ def test_rounding_is_reported_where_it_is_allowed() -> None:
     made = tile(model, [region], types_of(model), threads=THREADS, allow_rounding=True)
     assert made.refused == ()
     assert made.rounded == (0, 1)
-    given = feeds(model)
-    (exact,), (near,) = run(model, given), run(made.model, given)
+    fed = feeds(model)
+    (exact,), (near,) = run(model, fed), run(made.model, fed)
     assert np.allclose(exact, near, rtol=1e-4, atol=1e-5)
 
 
@@ -285,6 +287,45 @@ def test_initializers_that_a_caller_can_replace_are_no_constants() -> None:
     model.graph.input.append(kind)
     out = model.graph.output[0].name
     made = tile(model, [Region(("x",), (out,), ((2, 2),))], types_of(model), threads=THREADS)
-    given = feeds(model)
-    pairs = zip(run(model, given), run(made.model, given), strict=True)
+    fed = feeds(model)
+    pairs = zip(run(model, fed), run(made.model, fed), strict=True)
     assert all(same_bits(a, b) for a, b in pairs)
+
+
+def test_a_tiled_model_can_be_tiled_again() -> None:
+    model = espcn()
+    middle, out = model.graph.node[3].output[0], model.graph.output[0].name
+    first = tiled_exactly(model, Region((middle,), (out,), ((2, 3),)))
+    types = {**types_of(model), **first.types}
+    second = tile(first.model, [Region(("x",), (middle,), ((2, 4),))], types, threads=THREADS)
+    assert second.refused == ()
+    fed = feeds(model)
+    pairs = zip(run(model, fed), run(second.model, fed), strict=True)
+    assert all(same_bits(a, b) for a, b in pairs)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_wherever_follow_says_that_a_cut_goes_it_goes(data: st.DataObject) -> None:
+    net = Net()
+    which = data.draw(st.sampled_from(["unet", "mobilenet", "attention"]))
+    if which == "unet":
+        model = unet(32, 4)[0]
+    else:
+        build = mobilenet if which == "mobilenet" else lambda n: attention(n)[-1]
+        model = net.model(build(net))
+    looked_at = view(model, types_of(model))
+    made = [name for node in model.graph.node for name in node.output]
+    out = data.draw(st.sampled_from(made))
+    shape = looked_at.types[out].shape
+    axes = data.draw(
+        st.lists(st.sampled_from(range(len(shape))), min_size=1, max_size=2, unique=True)
+    )
+    assume(all(shape[a] > 1 for a in axes))
+    grid = tuple((a, data.draw(st.integers(2, min(4, shape[a])))) for a in axes)
+    reach = follow(looked_at, out, axes, threads=THREADS, tiles=4)
+    assume(reach.nodes)
+    region = Region(tuple(reach.boundary), (out,), grid)
+    tiled = tile(model, [region], types_of(model), threads=THREADS)
+    assume(not tiled.refused)  # other bounds than those that were tried may fall within a head
+    tiled_exactly(model, region)
