@@ -33,7 +33,7 @@ from models import BUILDERS, TRAINING
 from onnxremat.graph import Graph, Op, Tensor
 from onnxremat.memory import MemoryRules, profile
 from onnxremat.plan import Limits, Problem
-from onnxremat.planners import compile_kernels, pwremat, twremat
+from onnxremat.planners import compile_kernels
 from onnxremat.planners._decomposition import (
     check_tree,
     dependency_edges,
@@ -43,6 +43,9 @@ from onnxremat.planners._decomposition import (
 from onnxremat.planners._engine import Clock, Score
 from onnxremat.planners._path_decomposition import add_spine, check_path, from_layout, layouts
 from onnxremat.planners.pwremat import spined_paths
+from onnxremat.planners.pwremat import sweep as path_sweep
+from onnxremat.planners.twremat import sweep as tree_sweep
+from onnxremat.planners.twremat import twremat
 from onnxremat.prepare import Options
 from onnxremat.rewriting import rewrite
 from onnxremat.schedule import given_order
@@ -210,12 +213,12 @@ def depth_part(seconds: float, only: str, points: dict[str, dict[str, int]]) -> 
         def clock() -> Clock:
             return Clock(Limits(seconds=seconds), time.monotonic())
 
-        tree = smallest_peak(one.found for one in twremat.sweep(problem, clock()))
-        path = smallest_peak(one.found for one in pwremat.sweep(problem, clock()))
+        tree = smallest_peak(one.found for one in tree_sweep(problem, clock()))
+        path = smallest_peak(one.found for one in path_sweep(problem, clock()))
         assert tree is not None
         asked = SAVING.get(name, 1.0)
         budget = min(tree.peak_bytes, int(given / asked))
-        plan = twremat.twremat(Problem(graph, RULES, budget), Limits(seconds=seconds))
+        plan = twremat(Problem(graph, RULES, budget), Limits(seconds=seconds))
         ran = len(plan.schedule) / count
         holds = plan.meets(budget) and given >= asked * plan.peak_bytes and ran <= LONGEST
         points.setdefault("given order", {})[name] = given
@@ -262,9 +265,7 @@ def size_part() -> Iterator[Line]:
     decomposed_seconds = min(tries)
     given = profile(graph, given_order(graph), RULES).peak_bytes
     started = time.perf_counter()
-    plan = twremat.twremat(
-        Problem(graph, RULES, given // 10), Limits(seconds=0.8 * PLANNED_SECONDS)
-    )
+    plan = twremat(Problem(graph, RULES, given // 10), Limits(seconds=0.8 * PLANNED_SECONDS))
     planned = time.perf_counter() - started
     holds = decomposed_seconds <= DECOMPOSED_SECONDS and planned <= PLANNED_SECONDS
     holds &= plan.meets(given // 10)
@@ -348,7 +349,7 @@ def _panel(x0: int, family: str, shown: dict[str, dict[int, int]]) -> Iterator[s
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--shared", type=Path, help="folder with the published graphs")
+    parser.add_argument("--shared", type=Path, help="folder with the published graphs (*.json)")
     parser.add_argument("--random", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each plan of a deep graph")
     parser.add_argument("--only", default="", help="of the depth part: names that contain this")
