@@ -15,6 +15,7 @@ order at which all it reads is at hand, so that gradients flow from stage to sta
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import heapify, heappop, heappush
 
 from onnxremat.errors import ModelError
 from onnxremat.graph import Graph
@@ -219,7 +220,7 @@ def cut(
 
     Without `bundles` at articulation points only; with them anywhere. Too many stages are merged:
     again and again the boundary goes that has the most bytes for the time of the two stages that
-    it parts. O(ops * log ops) without merging, O(ops ** 2) with it.
+    it parts. O(ops * log ops), and what crosses, summed over all places.
     """
     order = tuple(forward_order(split) if order is None else order)
     crossing = _crossings(split, order)
@@ -266,15 +267,28 @@ def _merged(
     for v in order:
         sums.append(sums[-1] + graph.ops[v].cost)
     nbytes = {p: 1 + sum(graph.tensors[t].nbytes for t in crossing[p]) for p in places}
-    kept = list(places)
-    while len(kept) >= most and kept:
-        ends = [-1, *kept, len(order) - 1]
-        worst = min(
-            range(len(kept)),
-            key=lambda i: (sums[ends[i + 2] + 1] - sums[ends[i] + 1] + 1) / nbytes[kept[i]],
-        )
-        del kept[worst]
-    return kept
+    ends = [-1, *places, len(order) - 1]
+    before = dict(zip(places, ends, strict=False))
+    behind = dict(zip(places, ends[2:], strict=False))
+
+    def time_for_bytes(p: int) -> float:
+        return (sums[behind[p] + 1] - sums[before[p] + 1] + 1) / nbytes[p]
+
+    worth = {p: time_for_bytes(p) for p in places}
+    queue = [(worth[p], p) for p in places]
+    heapify(queue)
+    while len(worth) >= most and worth:
+        value, worst = heappop(queue)
+        if worth.get(worst) != value:
+            continue
+        del worth[worst]
+        low, high = before[worst], behind[worst]
+        for p, neighbour, end in ((low, behind, high), (high, before, low)):
+            if p in worth:
+                neighbour[p] = end
+                worth[p] = time_for_bytes(p)
+                heappush(queue, (worth[p], p))
+    return sorted(worth)
 
 
 def _notes(

@@ -56,6 +56,22 @@ def test_stages_are_merged_to_a_number(most: int) -> None:
     assert sum(len(ops) for ops in stages.forward) == 13
 
 
+@pytest.mark.parametrize("most", [2, 5, 9])
+def test_the_boundary_with_most_bytes_for_its_time_goes_first(most: int) -> None:
+    graph = training_net(20, seed=most)
+    costs = [op.cost for op in graph.ops[:21]]
+    kept = list(range(1, 21))  # Stage i begins with op i, and reads tensor i.
+    while len(kept) >= most:
+        ends = [0, *kept, 21]
+        worth = [
+            (sum(costs[low:high]) + 1) / (graph.tensors[p].nbytes + 1)
+            for low, p, high in zip(ends, kept, ends[2:], strict=False)
+        ]
+        del kept[worth.index(min(worth))]
+    stages = cut(split_training(graph), most=most)
+    assert [ops[0] for ops in stages.forward] == [0, *kept]
+
+
 @pytest.mark.parametrize("skips", [0, 3])
 @pytest.mark.parametrize("bundles", [False, True])
 def test_every_op_has_one_stage_and_the_model_covers_the_real_peak(

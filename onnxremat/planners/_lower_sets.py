@@ -14,7 +14,7 @@ Sets are bit masks: bit v of an int is node v. Deviation: times are rounded to a
 units in all; below that they are exact.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -258,13 +258,16 @@ class Family:
         following = _lower_set_kernels.least_cache(self.arrays, budget, cache, origin)
         return cache, origin, int(following)
 
-    def smallest_budget(self, known: list[int] | None = None) -> tuple[int, list[int]]:
+    def smallest_budget(
+        self, known: list[int] | None = None, stop: Callable[[], bool] = lambda: False
+    ) -> tuple[int, list[int]]:
         """The least budget for which there is a strategy, and one for it: by bisection, which
-        first tries whether anything is better than a `known` strategy."""
+        first tries whether anything is better than a `known` strategy. Once `stop()` is true, the
+        least found so far."""
         best = [self.graph.everything] if known is None else known
         low, high = 0, equation_2(self.graph, best)
         attempt = (low + high) // 2 if known is None else high - 1
-        while low < high:
+        while low < high and not stop():
             sequence, following = self.least_cache(attempt)
             if sequence is None:
                 low = min(max(attempt + 1, following), high)

@@ -128,7 +128,7 @@ def _try_all(
 def _strategies(family: Family, chooser: Chooser) -> Iterator[list[int]]:
     """Time- and memory-centric strategies for several budgets, without repetition."""
     seen: set[tuple[int, ...]] = set()
-    smallest, _ = family.smallest_budget()
+    smallest, _ = family.smallest_budget(stop=chooser.over)
     largest = max(equation_2(family.graph, [family.graph.everything]), smallest)
     for k in range(BUDGETS):
         budget = smallest + (largest - smallest) * k**2 // (BUDGETS - 1) ** 2

@@ -95,6 +95,15 @@ def test_exact_is_never_worse_than_approximate() -> None:
         assert exact <= approximate == equation_2(graph, sequence)
 
 
+def test_the_bisection_of_budgets_can_be_stopped() -> None:
+    graph = random_graph(random.Random(3), 12)
+    family = Family(graph, reachability_family(graph))
+    calls = iter([False, False, True])
+    budget, sequence = family.smallest_budget(stop=lambda: next(calls))
+    assert family.smallest_budget()[0] <= budget == equation_2(graph, sequence)
+    assert next(calls, None) is None
+
+
 def test_equations_by_hand() -> None:
     """A chain of four nodes of sizes 1 to 4, cut after the second: Figure 3 of the paper."""
     graph = chain_graph((1, 2, 3, 4))
