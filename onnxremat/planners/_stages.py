@@ -140,9 +140,9 @@ def _early_masks(stages: Stages, rules: MemoryRules) -> dict[int, tuple[int, ...
             made_in[v] = len(stages.forward)
     early: dict[int, tuple[int, ...]] = {}
     for ops in _connected(graph, masks):
-        outside = set(range(len(graph.ops))).difference(ops)
+        own = set(ops)
         made = {t for v in ops for t in graph.ops[v].outputs}
-        left = {t for t in made if outside.intersection(graph.readers[t])}
+        left = {t for t in made if not own.issuperset(graph.readers[t])}
         gradients = not made.isdisjoint(graph.outputs)
         if not gradients and _peak(stages, rules, ops, size, left) > sum(size[t] for t in left):
             last = max(made_in[v] for v in ops)
@@ -152,13 +152,22 @@ def _early_masks(stages: Stages, rules: MemoryRules) -> dict[int, tuple[int, ...
 
 def _connected(graph: Graph, ops: Sequence[int]) -> list[list[int]]:
     """The ops in parts that read nothing of one another, each ascending."""
-    part = {v: [v] for v in ops}
+    root = {v: v for v in ops}
+
+    def find(v: int) -> int:
+        while root[v] != v:
+            root[v] = root[root[v]]
+            v = root[v]
+        return v
+
     for v in ops:
         for u in graph.predecessors(v):
-            if u in part and part[u] is not part[v]:
-                joined = sorted(part[u] + part[v])
-                part.update((w, joined) for w in joined)
-    return list({id(one): one for one in part.values()}.values())
+            if u in root:
+                root[find(u)] = find(v)
+    parts: dict[int, list[int]] = {}
+    for v in ops:
+        parts.setdefault(find(v), []).append(v)
+    return list(parts.values())
 
 
 def canonical_schedule(stages: Stages, cached: Set[int], most: int | None) -> Schedule:
