@@ -68,8 +68,8 @@ def split_training(graph: Graph, loss: str | None = None) -> TrainingSplit:
     """Tell forward from backward. `loss` names the output that is the loss; None: it is found.
 
     It is found among the graph outputs that an op makes of floating-point type with one element:
-    the only one; else the only one not named like a gradient, of those the only one of rank 0, of
-    those the only one with "loss" in its name. Raises NotTrainingError. O(ops + reads).
+    the only one; else the only one not named like a gradient, of those the only one with "loss" in
+    its name, of those the only one of rank 0. Raises NotTrainingError. O(ops + reads).
     """
     index = _named_loss(graph, loss) if loss is not None else _found_loss(graph)
     ancestors = _ancestors(graph, index)
@@ -112,8 +112,8 @@ def _found_loss(graph: Graph) -> int:
     names = {t: graph.tensors[t].name for t in candidates}
     rules = (
         [t for t in candidates if not _like_a_gradient(names[t])],
-        [t for t in candidates if not graph.tensors[t].shape],
         [t for t in candidates if "loss" in names[t].lower()],
+        [t for t in candidates if not graph.tensors[t].shape],
     )
     for kept in rules:
         if len(candidates) > 1:
@@ -121,7 +121,8 @@ def _found_loss(graph: Graph) -> int:
     if len(candidates) > 1:
         listed = ", ".join(repr(names[t]) for t in candidates[:4])
         raise NotTrainingError(
-            NotTraining.SEVERAL_LOSSES, f"the graph outputs {listed} may be it; name one"
+            NotTraining.SEVERAL_LOSSES,
+            f"the graph outputs {listed} may be it; let 'loss' be in the name of one only",
         )
     return candidates[0]
 

@@ -127,6 +127,15 @@ def test_several_losses_and_one_named() -> None:
     assert len(split_training(net.graph(), "loss").forward) == 5
 
 
+def test_a_loss_is_known_by_its_name_rather_than_its_rank() -> None:
+    net = Net()
+    a = net.add("a", [0], 40)
+    loss = net.add("loss", [a], 4)
+    accuracy = net.add("accuracy", [a], 4, scalar=True)
+    net.outputs += [accuracy, loss, net.add("grad_x", [a, loss], 40)]
+    assert split_training(net.graph()).loss == loss
+
+
 def test_a_gradient_of_one_element_is_no_loss() -> None:
     graph = training_net(4)
     net = Net()

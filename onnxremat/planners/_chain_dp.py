@@ -13,10 +13,11 @@ Deviations. (1) Equation 2 of the paper misses one case: the floating value move
 nothing else is stored, which costs the forward times from s to r - 1 and C_FL(r, t, l, m - w_r-1 +
 w_s-1). It covers the r > s of equation 3 too, and is itself a repetition of the move from s to
 s + 1. So tables are indexed by the whole memory, a[s] included, which a move leaves as it is, and
-the minimum over (r, s', t') becomes one over t': O(n^4) instead of O(n^6) entries for n stages.
-(2) Memory is rounded to slots so that stored values, one by one, and what
-an operation needs beside them, as one number, take no fewer than they are: the limit is never
-exceeded.
+the minimum over (r, s', t') becomes one over t': O(n^4) steps instead of O(n^6) for n stages.
+Values may move on to smaller ones, too (equation 2 and corollary 4.5 have larger ones only). (2)
+Memory is rounded to slots so that stored values, one by one, and what an operation needs beside
+them, as one number, take no fewer than they are: the limit is never exceeded. (3) C_MP rounds long
+times to units (see LONGEST_TIME), C_FL none.
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -290,6 +290,7 @@ def show_all(
 
 
 def described(stages: Sequence[Stages]) -> str:
-    """Chains in words: how many stages, and what could not be made a chain."""
-    counts = " and ".join(str(len(one.forward)) for one in stages)
+    """Chains in words: how many stages (once for chains alike in that), and what could not be made
+    a chain."""
+    counts = " and ".join(dict.fromkeys(str(len(one.forward)) for one in stages))
     return "; ".join((f"chains of {counts} stages", *stages[0].notes[:2]))

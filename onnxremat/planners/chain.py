@@ -6,11 +6,12 @@ forward is cut into stages (`onnxremat.training`), once at its articulation poin
 and once wherever the values that cross can stand for one.
 
 The chain model is coarser than the graph: it counts a value that crosses several boundaries once
-for each, and knows nothing of in-place reuse. So the model's limit is searched: its sequences for
-all limits, from one table, become schedules of the real ops, and the one whose real peak meets the
-budget in the least time is taken (without a budget: the one of the smallest real peak). Where the
-backward of one stage sets the model's smallest peak, the model cannot tell leaner sequences from
-others; so all is done again with a model in which backward steps need nothing of their own.
+for each, and knows nothing of in-place reuse, nor of values held for the backward of an earlier
+stage than theirs. So the model's limit is searched: its sequences for all limits, from one table,
+become schedules of the real ops, and the one whose real peak meets the budget in the least time is
+taken (without a budget: the one of the smallest real peak). Where the backward of one stage sets
+the model's smallest peak, the model cannot tell leaner sequences from others; so all is done again
+with a model in which backward steps need nothing of their own.
 """
 
 from collections import deque
@@ -42,7 +43,8 @@ FLOATING_SLOTS = 100
 """C_FL is used up to so many stages, with so many slots."""
 
 ROUNDING = 1e-6
-"""Makespans of a table of C_MP are rounded by less than this share."""
+"""By no more than this share C_FL counts as equal: a table of C_MP has rounded times, by about as
+much."""
 
 FIRST_ATTEMPTS = 3
 """Sequences of a table that are tried before the next table is made, which may take long."""

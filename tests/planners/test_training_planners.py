@@ -118,6 +118,11 @@ def test_masks_are_made_early_where_making_them_takes_much() -> None:
     assert peaks[1] < peaks[0]
 
 
+def test_the_scope_names_a_number_of_stages_once() -> None:
+    plan = chain(problem_at(pooled_net(12), None), Limits(seconds=20))
+    assert plan.scope == "chains of 13 stages"
+
+
 def test_small_masks_stay_where_they_are_read() -> None:
     stages = cut(split_training(training_net(12, skips=4)))
     assert with_early_masks(stages, MemoryRules()) == stages
