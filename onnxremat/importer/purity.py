@@ -140,6 +140,7 @@ PURE_MICROSOFT_OPS = frozenset(
         "MaxPoolGrad",
         "AveragePoolGrad",
         "ReluGrad",
+        "Scale",
         "SigmoidGrad",
         "SimplifiedLayerNormalizationGrad",
         "SliceGrad",

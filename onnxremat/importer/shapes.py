@@ -4,12 +4,13 @@ The sources, in the order asked; each later one only if something is still unkno
 
 1. measured types, given by the caller: what a run really had wins over every other source;
 2. onnx shape inference with data propagation, from the bound inputs;
-3. the one rule that it lacks: Dropout's mask has the shape of its input;
-4. what the file states (value_info, outputs), for values that inference does not reach. It comes
+3. a rule that it lacks: Dropout's mask has the shape of its input;
+4. rules for ops of ONNX Runtime's training, and onnx's inference behind them (see opaque.py);
+5. what the file states (value_info, outputs), for values that inference does not reach. It comes
    after inference because files keep statements that became wrong when their inputs were changed;
-5. onnxruntime's symbolic shape inference, which knows its fused ops and computes with shapes.
+6. onnxruntime's symbolic shape inference, which knows its fused ops and computes with shapes.
 
-After 3, 4 and 5 inference runs again, from what they added.
+After each of 3 to 6 inference runs again, from what they added, and after 5 and 6 also 4.
 """
 
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from onnxremat.importer.binding import Binding
 from onnxremat.importer.constants import find_constants
 from onnxremat.importer.load import LoadedModel
 from onnxremat.importer.nodes import op_key
+from onnxremat.importer.opaque import opaque_types
 from onnxremat.importer.skeleton import inference_copy, seed
 from onnxremat.importer.symbolic import symbolic_types
 from onnxremat.importer.values import (
@@ -56,7 +58,7 @@ def infer_types(
         return ValueTypes({**known, **fixed})
     copy = inference_copy(loaded, binding, constants)
     stated = _infer(copy, known)
-    for source in (_dropout_masks, _from_file, _symbolic):
+    for source in (_dropout_masks, _opaque, _from_file, _opaque, _symbolic, _opaque):
         _learn(known, stated)
         if wanted <= known.keys():
             break
@@ -118,6 +120,11 @@ def _dropout_masks(question: _Question) -> dict[str, ValueType]:
             boolean = question.loaded.opset >= _FIRST_OPSET_WITH_BOOL_MASK
             masks[node.output[1]] = ValueType("bool" if boolean else data.dtype, data.shape)
     return masks
+
+
+def _opaque(question: _Question) -> dict[str, ValueType]:
+    """Complete types of what ops without onnx rules make, and of what is made from that."""
+    return opaque_types(question.copy, question.known)
 
 
 def _from_file(question: _Question) -> dict[str, ValueType]:

@@ -33,7 +33,8 @@ def check_sizes(names: Sequence[str], loaded: LoadedModel, types: Mapping[str, V
     others = f" ({len(unknown) - 1} more like it)" if len(unknown) > 1 else ""
     raise ModelError(
         f"the size of value {name!r}{maker} is unknown: {_open_dimension(name, loaded, types)}"
-        f"; sizes measured in a profiled run give it{others}"
+        "; sizes measured in a profiled run give it, or its type stated in the file (value_info)"
+        f"{others}"
     )
 
 
