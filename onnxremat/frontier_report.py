@@ -20,6 +20,7 @@ def frontier_text(result: Frontier) -> str:
     """The peaks of the model, a row for each limit with the extra time of each planner, and the
     best of all."""
     rows = [
+        *([("note", result.note)] if result.note else []),
         ("own order", f"{format_bytes(result.own_peak_bytes)} by the model of memory"),
         ("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"),
         *(("left out", f"{name}: {reason}") for name, reason in result.skipped.items()),

@@ -4,6 +4,7 @@ Nothing is written and no plan is run: the figures are those that planners state
 of the recipe. `rewrite` measures.
 """
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,18 +12,35 @@ from pathlib import Path
 
 from onnxremat.auditing import Floor, find_floor
 from onnxremat.errors import ModelError, UsageError
+from onnxremat.graph import Graph
+from onnxremat.importer import import_model, infer_types
 from onnxremat.memory import profile
 from onnxremat.plan import Limits, Plan, PlanStatus, Problem
 from onnxremat.planners import PLANNERS
-from onnxremat.prepare import Options, ProgressReport, prepare, prepare_planner, silent
-from onnxremat.runtimes.rules import RECIPE_RULES
+from onnxremat.prepare import (
+    Options,
+    ProgressReport,
+    prepare,
+    prepare_feed,
+    prepare_planner,
+    silent,
+)
+from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
 from onnxremat.schedule import given_order, with_eager_ops
 from onnxremat.units import format_bytes
+from onnxremat_rewriters.release import release
 
 DEFAULT_PLANNERS = ("reorder", "greedy", "chain", "lower_sets", "twremat", "local_search", "auto")
 """Those that make plans for graphs of any size; the others are there by name."""
 
 DEFAULT_BUDGETS = 6
+
+_UNKNOWN_OPS = (
+    r"(\S+?)(?:\(-?\d+\))? is not a registered function/op",
+    r"No Op registered for (\S+)",
+    r"Could not find an implementation for (\w+)",
+)
+"""How ONNX Runtime says that it does not have an op; the group is the op's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +76,7 @@ class Frontier:
     points: tuple[Point, ...]
     best: tuple[Point, ...]
     skipped: dict[str, str]
+    note: str = ""
 
 
 def frontier(
@@ -71,13 +90,14 @@ def frontier(
     """Plan for the smallest peak, and for `budgets` between that and the model's own peak.
 
     Each plan has `options.time_limit` seconds: there are planners x (budgets + 1) of them.
-    Raises UsageError or ModelError.
+    A model with ops that the runtime does not know is planned without a run (see `note`). Raises
+    UsageError or ModelError.
     """
     options = options or Options()
     for name in planners:
         if name not in PLANNERS:
             raise UsageError(f"--planners: there is no {name!r}; there are {', '.join(PLANNERS)}")
-    graph = prepare(model, options, progress).imported.graph
+    graph, note = _graph(model, options, progress)
     if not graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to plan")
     own = with_eager_ops(graph, given_order(graph))
@@ -99,8 +119,45 @@ def frontier(
         points += [runs.plan(name, budget)[1] for name in planners if name not in skipped]
     floor = find_floor(graph, RECIPE_RULES)
     return Frontier(
-        model, len(graph.ops), peak, floor, wanted, tuple(points), _best(points), skipped
+        model, len(graph.ops), peak, floor, wanted, tuple(points), _best(points), skipped, note
     )
+
+
+def _graph(model: Path, options: Options, progress: ProgressReport) -> tuple[Graph, str]:
+    """The graph of a run; or of no run, and a note that says so, if the runtime lacks an op.
+
+    Times and optimizations that are asked of the runtime cannot be had without it. Raises
+    UsageError or ModelError.
+    """
+    try:
+        return prepare(model, options, progress).imported.graph, ""
+    except ModelError as error:
+        op = _unknown_op(str(error))
+        if op is None or options.costs == "measured" or options.optimize != "none":
+            raise
+    progress("importing the model without a run")
+    note = f"planned without a run, workspace unknown (counted as 0): ONNX Runtime cannot run {op}"
+    return _graph_without_run(model, options), note
+
+
+def _unknown_op(message: str) -> str | None:
+    """The op that an error of the runtime says it does not know; None for other errors."""
+    found = (re.search(pattern, message) for pattern in _UNKNOWN_OPS)
+    return next((match[1] for match in found if match), None)
+
+
+def _graph_without_run(path: Path, options: Options) -> Graph:
+    """The graph of the released model by inferred types. Raises UsageError or ModelError."""
+    feed = prepare_feed(path, options)
+    loaded = replace(feed.loaded, model=release(feed.loaded.model).model)
+    imported = import_model(
+        loaded,
+        infer_types(loaded, feed.binding),
+        view_ops=VIEW_OPS,
+        eager_ops=EAGER_OPS,
+        allow_recompute=options.allow_ops,
+    )
+    return imported.graph
 
 
 @dataclass(frozen=True)

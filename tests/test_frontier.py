@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 from models import BUILDERS
 from onnxremat.cli import app
-from onnxremat.errors import UsageError
+from onnxremat.errors import ModelError, UsageError
 from onnxremat.frontier_report import frontier_html, frontier_text
 from onnxremat.frontiers import Frontier, frontier
 from onnxremat.prepare import Options
+from tests.importer.ortgrad import convolutions
 from tests.models.sizes import tiny
 
 PLANNERS = ("reorder", "chain", "local_search")
@@ -67,6 +68,40 @@ def test_planners_that_do_not_apply_say_why(tmp_path: Path) -> None:
     assert found.points == () and found.budgets == ()
     assert "no training graph" in frontier_text(found)
     assert "<svg" in frontier_html(found)
+
+
+@pytest.fixture(scope="module")
+def unloadable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with ops that only ONNX Runtime's training has."""
+    path = tmp_path_factory.mktemp("ortgrad") / "model.onnx"
+    onnx.save(convolutions(), path)
+    return path
+
+
+def test_ops_the_runtime_lacks_are_planned_without_a_run_and_a_note_says_so(
+    unloadable: Path,
+) -> None:
+    found = frontier(unloadable, Options(time_limit=1), planners=("chain",), budgets=1)
+    assert min(p.peak_bytes for p in found.points) < found.own_peak_bytes
+    assert "without a run" in found.note and "SoftmaxCrossEntropyLossGrad" in found.note
+    assert found.note in frontier_text(found) and "\n" not in found.note
+
+
+def test_nothing_is_noted_of_models_that_run(result: Frontier) -> None:
+    assert not result.note and "note" not in frontier_text(result)
+
+
+@pytest.mark.parametrize("wish", [{"costs": "measured"}, {"optimize": "basic"}])
+def test_what_only_the_runtime_can_do_stays_an_error(
+    unloadable: Path, wish: dict[str, str]
+) -> None:
+    with pytest.raises(ModelError, match="not a registered"):
+        frontier(unloadable, Options(time_limit=1, **wish), planners=("chain",))
+
+
+def test_other_commands_refuse_ops_the_runtime_lacks(unloadable: Path) -> None:
+    done = CliRunner().invoke(app, ["audit", str(unloadable)])
+    assert isinstance(done.exception, ModelError) and done.exception.exit_code == 5
 
 
 def test_an_unknown_planner_is_an_error(unet: Path) -> None:
