@@ -9,6 +9,7 @@ for by halving.
 """
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,12 +27,17 @@ MOST_CUTS = 160
 """At most so many cuts are ends of segments."""
 MOST_EXPLAINED = 8
 """So many ops are asked at most why they cannot be cut."""
+MOST_OPS = 160
+"""A segment has at most so many ops."""
+NEAR_CUTS = 8
+"""A segment starts and ends at most so many cuts from an op that cannot run whole."""
 PRECISION = 0.01
 """The smallest peak is looked for to this share."""
 CHEAP = 0.01
 """With a plan that adds no more than this share of a run, no more values are dropped."""
-MOST_EXTRA = 1.0
-"""A plan that adds more than this share of a run is none."""
+EXTRA_SHARES = (0.03, 0.12, 0.4, 1.0)
+"""Plans that add less than these shares of a run are looked for, one after the other; what adds
+more than the last is no plan."""
 
 
 @dataclass(frozen=True)
@@ -111,19 +117,23 @@ class _Chooser:
         return best
 
     def _best(self, budget_bytes: int) -> _Choice | None:
-        """The cheapest plan over the prefixes of droppable values."""
-        best: _Choice | None = None
+        """The cheapest plan over the prefixes of droppable values. Cheap plans are looked for
+        first: tiles that would cost more than is asked for are not followed back."""
         values = [
             t for t in droppable(self._sequence) if self._sequence.nbytes[t] * 20 >= budget_bytes
         ][:MOST_DROPPED]
-        for count in range(len(values) + 1):
-            if best is not None and (self._late() or best.cost <= CHEAP * self._one_pass):
-                break
-            limit = MOST_EXTRA * self._one_pass if best is None else best.cost
-            found = self._route(tuple(values[:count]), budget_bytes, limit)
-            if found is not None and (best is None or found.cost < best.cost):
-                best = found
-        return best
+        for share in EXTRA_SHARES:
+            best: _Choice | None = None
+            limit = share * self._one_pass
+            for count in range(len(values) + 1):
+                if best is not None and (self._late() or best.cost <= CHEAP * self._one_pass):
+                    break
+                found = self._route(tuple(values[:count]), budget_bytes, limit)
+                if found is not None and found.cost < limit:
+                    best, limit = found, found.cost
+            if best is not None:
+                return best
+        return None
 
     def _segments(self, dropped: tuple[int, ...]) -> Segments:
         if dropped not in self._kinds:
@@ -145,15 +155,16 @@ class _Chooser:
             nbytes <= budget_bytes and v not in sequence.lacking
             for v, nbytes in enumerate(sequence.step_bytes)
         ]
+        starts, ends = _near(self._cuts, whole)
         room = most_nodes(self._nodes) - self._nodes
         per_node = 0
         while not self._late():
             chosen: dict[tuple[int, int], Option] = {}
             cost_of = self._cost(segments, budget_bytes, per_node, chosen)
-            route = cheapest_route(whole, self._cuts, self._cuts[1:], cost_of, below_cost)
+            route = cheapest_route(whole, starts, ends, cost_of, below_cost)
             if route is None:
                 return None
-            exact = [segments.exactly(*ends, chosen[ends]) for ends in route.segments]
+            exact = [segments.exactly(*part, chosen[part]) for part in route.segments]
             if any(one is None or one.peak_bytes > budget_bytes for one in exact):
                 continue
             options = tuple(one for one in exact if one is not None)
@@ -178,6 +189,8 @@ class _Chooser:
     ) -> Callable[[int, int, float], int | None]:
         def cost(i: int, j: int, below: float) -> int | None:
             if self._late():
+                return None
+            if j - i > MOST_OPS:
                 return None
             found = segments.within(i, j, budget_bytes, below)
             if found is None:
@@ -253,3 +266,15 @@ def _cuts(sequence: Sequence) -> tuple[int, ...]:
     if len(found) > MOST_CUTS:
         found = sorted(sorted(found, key=lambda c: (held[c], c))[:MOST_CUTS])
     return (0, *found, count)
+
+
+def _near(cuts: tuple[int, ...], whole: list[bool]) -> tuple[list[int], list[int]]:
+    """Where segments may start and end, given which ops may run whole."""
+    hot = [v for v, may in enumerate(whole) if not may]
+    starts: set[int] = set()
+    ends: set[int] = set()
+    for v in hot:
+        place = bisect_right(cuts, v)
+        starts.update(cuts[max(0, place - NEAR_CUTS) : place])
+        ends.update(cuts[place : place + NEAR_CUTS])
+    return sorted(starts), sorted(ends)

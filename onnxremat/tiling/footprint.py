@@ -18,6 +18,8 @@ SMALL_BYTES = 1024
 """Constants up to this size are cut when the model is written."""
 THREAD_SCRATCH_BYTES = 65_536
 """Scratch of a convolution that does not depend on its size, for each thread."""
+RUN_NS = 60
+"""What a run of bytes takes to be copied, however short (measured in columns of pictures)."""
 OUTSIDE = -1
 """The buffer of whatever is held anyway: whole values, weights."""
 
@@ -92,9 +94,18 @@ class Footprint:
     nodes: int
 
 
-def moving_cost(nbytes: int) -> int:
-    """Nanoseconds of a Slice or Concat that writes so many bytes."""
-    return 2 * nbytes * 1_000 // DEFAULT_COSTS.bytes_per_us + DEFAULT_COSTS.overhead_ns
+def moving_cost(nbytes: int, runs: int = 1) -> int:
+    """Nanoseconds of a Slice or Concat that writes so many bytes in so many contiguous runs."""
+    busy = 2 * nbytes * 1_000 // DEFAULT_COSTS.bytes_per_us + runs * RUN_NS
+    return busy + DEFAULT_COSTS.overhead_ns
+
+
+def runs_in(box: Box, have: Box) -> int:
+    """In how many contiguous runs a box lies in what is there."""
+    outer = len(box)
+    while outer > 0 and box[outer - 1] == have[outer - 1]:
+        outer -= 1
+    return prod(extent(box)[: max(0, outer - 1)])
 
 
 class _Layout:
@@ -124,7 +135,8 @@ class _Layout:
         if key not in self._crops:
             self.scratch.append(0)
             self.use(there)
-            self.moved += moving_cost(nbytes)
+            runs = runs_in(box, have or whole(self._types[name].shape))
+            self.moved += moving_cost(nbytes, runs)
             self._crops[key] = self._buffer(nbytes)
         return self._crops[key]
 

@@ -6,7 +6,7 @@ holds at most. The Concat at the end holds pieces and whole. Estimates come from
 """
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 
 from onnxremat.costs import DEFAULT_COSTS
 from onnxremat.tiling.footprint import footprint, moving_cost, written
@@ -148,9 +148,13 @@ class Segments:
         return self._options[key]
 
     def _join_cost(self, i: int, j: int, grid: Grid) -> int:
-        """Nanoseconds of the Concats."""
-        total = sum(self.sequence.nbytes[t] for t in self.sequence.leaving(i, j))
-        return len(grid) * moving_cost(total) + self._joins(i, j, grid) * DEFAULT_COSTS.overhead_ns
+        """Nanoseconds of the Concats: on each axis all is copied in runs of what lies behind it."""
+        cost = self._joins(i, j, grid) * DEFAULT_COSTS.overhead_ns
+        for t in self.sequence.leaving(i, j):
+            shape = self.sequence.imported.graph.tensors[t].shape
+            for axis, tiles in grid:
+                cost += moving_cost(self.sequence.nbytes[t], prod(shape[:axis]) * tiles)
+        return cost
 
     def _joins(self, i: int, j: int, grid: Grid) -> int:
         """How many Concats there are."""

@@ -88,7 +88,8 @@ def test_predicted_peak_is_profiled_and_measured_and_the_bits_are_the_same(
     added = len(after.released.model.graph.node) - len(before.released.model.graph.node)
     assert abs(added - plan.nodes_added) <= 0.1 * added
     cost = after.imported.graph.total_cost() - before.imported.graph.total_cost()
-    assert abs(cost - plan.extra_cost) <= 0.1 * plan.one_pass
+    # The importer's costs do not know that copies in short runs are slow.
+    assert cost - 0.05 * plan.one_pass <= plan.extra_cost <= cost + 0.25 * plan.one_pass
     expected = run_outputs(before.feed.source(), before.feed.inputs, before.feed.recipe)
     got = run_outputs(after.released_source(), before.feed.inputs, before.feed.recipe)
     assert different_names(expected, got) == ()

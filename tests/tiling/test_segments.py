@@ -1,0 +1,58 @@
+"""Estimates from one tile against all tiles as the rewriter plans them."""
+
+import pytest
+
+from onnxremat.tiling.grids import Grid, pairs, single_axes, strips, tiles_of
+from onnxremat.tiling.segments import Segments
+from onnxremat.tiling.sequence import Sequence, droppable
+from onnxremat_rewriters.tile import view
+from tests.tiling.test_choose import subject
+
+
+def segments(name: str, dropped: int = 0) -> Segments:
+    of = subject(name)
+    sequence = Sequence(of.imported, view(of.released.model, of.types))
+    sequence = sequence.dropping(droppable(sequence)[:dropped])
+    return Segments(sequence, threads=2, allow_rounding=False, most_nodes=4000)
+
+
+@pytest.mark.parametrize(
+    ("name", "dropped", "i", "grid"),
+    [
+        ("espcn", 0, 0, ((2, 4),)),
+        ("espcn", 0, 0, ((2, 3), (3, 3))),
+        ("espcn", 0, 2, ((2, 7),)),
+        ("mobilenet", 0, 0, ((2, 4),)),
+        ("unet", 2, 14, ((2, 4), (3, 4))),
+    ],
+)
+def test_one_tile_tells_what_all_tiles_take(name: str, dropped: int, i: int, grid: Grid) -> None:
+    found = segments(name, dropped)
+    j = {"espcn": 7, "mobilenet": 17, "unet": found.sequence.count}[name]
+    estimate = found.option(i, j, grid)
+    assert estimate is not None
+    exact = found.exactly(i, j, estimate)
+    assert exact is not None
+    assert exact.region is not None
+    assert exact.peak_bytes == pytest.approx(estimate.peak_bytes, rel=0.05)
+    assert exact.nodes == pytest.approx(estimate.nodes, rel=0.1)
+    one_pass = found.sequence.imported.graph.total_cost()
+    assert abs(exact.cost - estimate.cost) <= 0.05 * one_pass
+    assert found.option(i, j, grid) == exact
+
+
+def test_an_option_that_costs_too_much_is_not_followed() -> None:
+    found = segments("espcn")
+    assert found.option(0, 7, ((2, 48),), below_cost=1) is None
+    assert found.option(0, 7, ((2, 48),)) is not None
+
+
+def test_families_grow() -> None:
+    shape = (1, 8, 300, 40)
+    axes = single_axes(shape)
+    assert axes == (1, 2, 3)
+    for family in [strips(shape, axis) for axis in axes] + list(pairs(shape, axes)):
+        counts = [tiles_of(grid) for grid in family]
+        assert counts == sorted(set(counts))
+        assert all(tiles <= shape[axis] for grid in family for axis, tiles in grid)
+    assert single_axes((1, 2000)) == ()
