@@ -232,8 +232,8 @@ def _accumulator(site: _Site) -> Found:
     return [ValueType("bool", (1,)), site.type(0)]
 
 
-def _layer_norm(*statistics: int) -> Rule:
-    """Y like X, and at the outputs `statistics` one number for each row, of type `stash_type`."""
+def _layer_norm(statistics: int) -> Rule:
+    """Y like X, then `statistics` outputs of one number for each row, of type `stash_type`."""
 
     def rule(site: _Site) -> Found:
         data, scale = site.type(0), site.type(1)
@@ -245,7 +245,7 @@ def _layer_norm(*statistics: int) -> Rule:
         kept = axis % rank
         dtype = dtype_name(attribute(site.node, "stash_type", TensorProto.FLOAT))
         row = ValueType(dtype, data.shape[:kept] + (1,) * (rank - kept))
-        return [data, *(row for _ in statistics)]
+        return [data, *[row] * statistics]
 
     return rule
 
@@ -317,7 +317,7 @@ _RULES: dict[str, Rule] = {
     "SliceGrad": _shape_given(data=0, shape=1),
     "SoftmaxCrossEntropyLossGrad": _loss_grad,
     "InPlaceAccumulatorV2": _accumulator,
-    "LayerNormalization": _layer_norm(1, 2),
+    "LayerNormalization": _layer_norm(2),
     "SimplifiedLayerNormalization": _layer_norm(1),
     "FusedMatMul": _fused_matmul,
     "TransposeMatMul": _fused_matmul,
