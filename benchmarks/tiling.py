@@ -249,6 +249,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--pairs", type=int, default=5)
     arguments = parser.parse_args()
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     compile_kernels()
     rows = []
     subjects: dict[Path, Subject] = {}
@@ -272,7 +273,8 @@ def main() -> None:
             print("  ".join(rows[-1]), flush=True)
     text = (
         f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
-        f"{onnxruntime.__version__}, {processor()}, {os.cpu_count()} cores, {THREADS} threads. "
+        f"{onnxruntime.__version__}, {processor()}, {os.cpu_count()} cores, {THREADS} threads; "
+        f"load before it started {load:.1f}: with other work on the machine, times say little. "
         "Peaks are heap peaks of a run under the recipe, the worst of three; times of warm runs "
         f"that took turns with the arena on, {arguments.pairs} rounds. The light models with "
         "stored weights.\n\n" + markdown(HEADER, rows) + "\n"
