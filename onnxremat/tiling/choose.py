@@ -97,6 +97,8 @@ class _Chooser:
         smallest = self._smallest(own_peak, budget_bytes)
         if smallest is None:
             return self._as_plan(None, self._reasons(own_peak - 1))
+        if smallest.peak_bytes <= budget_bytes:  # planned exactly, it holds less than estimated
+            return self._as_plan(smallest, ())
         missed = (
             f"no tiling within {format_bytes(budget_bytes)} was found, the smallest is "
             f"{format_bytes(smallest.peak_bytes)}"
