@@ -9,13 +9,15 @@ from onnxremat.graph import Graph, TensorKind
 from onnxremat.memory import MemoryRules, live_at, profile
 from onnxremat.plan import Limits, Problem
 from onnxremat.planners import PLANNERS
+from onnxremat.planners._engine import usable_processors
 from onnxremat.prepare import Options, ProgressReport, prepare, prepare_planner, silent
 from onnxremat.runtimes.measure import measure_activation
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule, given_order, with_eager_ops
+from onnxremat.tiling import TilingPlan, choose_regions
 from onnxremat.units import MemoryLimit
 
-_REORDER_SECONDS = 5.0
+_REORDER_SECONDS = _TILING_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class Audit:
     `original_peak_bytes` and `released_peak_bytes` are measured in the runtime under the recipe;
     `peak` is where the model of memory puts the released model's peak, `floor` what no schedule of
     whole ops can go below, `reordered_peak_bytes` the smallest peak found without recomputation, by
-    the model of memory, and `reordered_bound_bytes` what no order goes below.
+    the model of memory, and `reordered_bound_bytes` what no order goes below. `tiling` has the
+    smallest peak that regions in tiles are predicted to reach.
     `unread_values` are those that the runtime would hold to the end for nobody.
     """
 
@@ -76,6 +79,7 @@ class Audit:
     floor: Floor
     reordered_peak_bytes: int
     reordered_bound_bytes: int
+    tiling: TilingPlan
     limit_bytes: int | None
     threads: int | None
 
@@ -108,6 +112,14 @@ def audit(
     problem = Problem(graph, RECIPE_RULES, max_copies=1, starts=(as_given,))
     limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
     reordered = PLANNERS["reorder"].function(problem, limits)
+    progress("cutting into tiles")
+    tiling = choose_regions(
+        subject,
+        None,
+        threads=options.threads or usable_processors(),
+        allow_rounding=False,
+        seconds=min(_TILING_SECONDS, options.time_limit),
+    )
     return Audit(
         model,
         len(feed.loaded.model.graph.node),
@@ -121,6 +133,7 @@ def audit(
         find_floor(graph, RECIPE_RULES),
         reordered.peak_bytes,
         reordered.peak_bound_bytes,
+        tiling,
         None if limit is None else limit.resolve(original),
         options.threads,
     )

@@ -20,8 +20,9 @@ from onnxremat.errors import (
     OnnxrematError,
     UsageError,
 )
+from onnxremat.files import check_output, write_file
 from onnxremat.prepare import COMPILING, Options
-from onnxremat.rewriting import check_output, default_output, rewrite, write_file
+from onnxremat.rewriting import default_output, rewrite
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
 
 app = typer.Typer(
@@ -181,7 +182,7 @@ def rewrite_command(
         bool,
         typer.Option(
             "--tiling/--no-tiling",
-            help="Whether ops may be cut into tiles (no rewriter does so yet).",
+            help="Whether ops may be cut into tiles where whole ops miss the limit or take longer.",
         ),
     ] = True,
     allow_rounding: Annotated[

@@ -15,11 +15,13 @@ from onnxremat.errors import ModelError, UsageError
 from onnxremat.graph import Graph
 from onnxremat.importer import import_model, infer_types
 from onnxremat.memory import profile
-from onnxremat.plan import Limits, Plan, PlanStatus, Problem
+from onnxremat.plan import Limits, PlanStatus, Problem
 from onnxremat.planners import PLANNERS
+from onnxremat.planners._engine import usable_processors
 from onnxremat.prepare import (
     Options,
     ProgressReport,
+    Subject,
     prepare,
     prepare_feed,
     prepare_planner,
@@ -27,10 +29,16 @@ from onnxremat.prepare import (
 )
 from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
 from onnxremat.schedule import given_order, with_eager_ops
+from onnxremat.tiling import choose_regions
 from onnxremat.units import format_bytes
 from onnxremat_rewriters.release import release
 
-DEFAULT_PLANNERS = ("reorder", "greedy", "chain", "lower_sets", "twremat", "local_search", "auto")
+TILES = "tiles"
+"""No planner of whole ops: regions in tiles, in the file's order (`onnxremat.tiling`)."""
+
+DEFAULT_PLANNERS = (
+    "reorder", "greedy", "chain", "lower_sets", "twremat", "local_search", "auto", TILES,
+)  # fmt: skip
 """Those that make plans for graphs of any size; the others are there by name."""
 
 DEFAULT_BUDGETS = 6
@@ -95,9 +103,10 @@ def frontier(
     """
     options = options or Options()
     for name in planners:
-        if name not in PLANNERS:
-            raise UsageError(f"--planners: there is no {name!r}; there are {', '.join(PLANNERS)}")
-    graph, note = _graph(model, options, progress)
+        if name not in (*PLANNERS, TILES):
+            known = ", ".join((*PLANNERS, TILES))
+            raise UsageError(f"--planners: there is no {name!r}; there are {known}")
+    graph, subject, note = _graph(model, options, progress)
     if not graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to plan")
     own = with_eager_ops(graph, given_order(graph))
@@ -106,38 +115,38 @@ def frontier(
         graph, RECIPE_RULES, max_copies=None if options.recompute else 1, starts=(own,)
     )
     prepare_planner(progress)
-    runs = _Runs(problem, options, progress)
-    smallest = {name: runs.plan(name, None) for name in planners}
-    skipped = {
-        name: plan.scope
-        for name, (plan, _) in smallest.items()
-        if plan.scope and plan.schedule in (own, given_order(graph))
-    }
-    points = [point for name, (_, point) in smallest.items() if name not in skipped]
+    runs = _Runs(problem, subject, options, progress)
+    smallest = {name: runs.point(name, None) for name in planners}
+    skipped = {name: why for name, (_, why) in smallest.items() if why}
+    points = [point for name, (point, _) in smallest.items() if name not in skipped]
     wanted = _budgets(min((p.peak_bytes for p in points), default=peak), peak, budgets)
     for budget in wanted:
-        points += [runs.plan(name, budget)[1] for name in planners if name not in skipped]
+        points += [runs.point(name, budget)[0] for name in planners if name not in skipped]
     floor = find_floor(graph, RECIPE_RULES)
     return Frontier(
         model, len(graph.ops), peak, floor, wanted, tuple(points), _best(points), skipped, note
     )
 
 
-def _graph(model: Path, options: Options, progress: ProgressReport) -> tuple[Graph, str]:
-    """The graph of a run; or of no run, and a note that says so, if the runtime lacks an op.
+def _graph(
+    model: Path, options: Options, progress: ProgressReport
+) -> tuple[Graph, Subject | None, str]:
+    """The graph of a run and what was run; or of no run, and a note that says so, if the runtime
+    lacks an op.
 
     Times and optimizations that are asked of the runtime cannot be had without it. Raises
     UsageError or ModelError.
     """
     try:
-        return prepare(model, options, progress).imported.graph, ""
+        subject = prepare(model, options, progress)
+        return subject.imported.graph, subject, ""
     except ModelError as error:
         op = _unknown_op(str(error))
         if op is None or options.costs == "measured" or options.optimize != "none":
             raise
     progress("importing the model without a run")
     note = f"planned without a run, workspace unknown (counted as 0): ONNX Runtime cannot run {op}"
-    return _graph_without_run(model, options), note
+    return _graph_without_run(model, options), None, note
 
 
 def _unknown_op(message: str) -> str | None:
@@ -165,25 +174,42 @@ class _Runs:
     """Planners on one problem, with the same limits each."""
 
     problem: Problem
+    subject: Subject | None
     options: Options
     progress: ProgressReport
 
-    def plan(self, name: str, budget: int | None) -> tuple[Plan, Point]:
+    def point(self, name: str, budget: int | None) -> tuple[Point, str]:
+        """What a planner reaches, and why it has nothing to say, if it has not."""
         goal = "the smallest peak" if budget is None else format_bytes(budget)
         self.progress("planning", f"{name}, {goal}")
-        limits = Limits(seconds=self.options.time_limit, seed=self.options.seed)
         began = time.monotonic()
-        plan = PLANNERS[name].function(replace(self.problem, budget_bytes=budget), limits)
-        point = Point(
-            name,
-            budget,
-            plan.peak_bytes,
-            plan.extra_time,
-            plan.meets(budget),
-            plan.status is PlanStatus.OPTIMAL,
-            time.monotonic() - began,
+        peak, extra_time, optimal, why = (
+            self._tiled(budget) if name == TILES else self._planned(name, budget)
         )
-        return plan, point
+        meets = budget is None or peak <= budget
+        seconds = time.monotonic() - began
+        return Point(name, budget, peak, extra_time, meets, optimal, seconds), why
+
+    def _planned(self, name: str, budget: int | None) -> tuple[int, float, bool, str]:
+        limits = Limits(seconds=self.options.time_limit, seed=self.options.seed)
+        problem = replace(self.problem, budget_bytes=budget)
+        plan = PLANNERS[name].function(problem, limits)
+        kept = plan.schedule in (*self.problem.starts, given_order(self.problem.graph))
+        why = plan.scope if kept else ""
+        return plan.peak_bytes, plan.extra_time, plan.status is PlanStatus.OPTIMAL, why
+
+    def _tiled(self, budget: int | None) -> tuple[int, float, bool, str]:
+        if self.subject is None:
+            return 0, 0.0, False, "only models that the runtime can run are cut"
+        tiling = choose_regions(
+            self.subject,
+            budget,
+            threads=self.options.threads or usable_processors(),
+            allow_rounding=False,
+            seconds=self.options.time_limit,
+        )
+        why = "" if tiling.regions or not tiling.reasons else tiling.reasons[0]
+        return tiling.peak_bytes, tiling.extra_time, False, why if budget is None else ""
 
 
 def _budgets(lowest: int, highest: int, count: int) -> tuple[int, ...]:

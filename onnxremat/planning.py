@@ -76,10 +76,11 @@ def plan_within(
             break
         target = max(floor, target - (taken - limit))
     below = f", and none below {format_bytes(floor)} exists" if bound is not None else ""
+    scope = f" ({plan.scope})" if plan.scope else ""
     raise NoPlanFoundError(
-        f"no plan within {format_bytes(limit)} was found in {limits.seconds:g} s; the smallest "
-        f"peak found is {format_bytes(smallest_bytes or 0)}{below}; try a longer --time-limit, "
-        "another --planner or a higher --mem"
+        f"no plan within {format_bytes(limit)} was found in {limits.seconds:g} s{scope}; the "
+        f"smallest peak found is {format_bytes(smallest_bytes or 0)}{below}; try a longer "
+        "--time-limit, another --planner or a higher --mem"
     )
 
 

@@ -72,10 +72,11 @@ class Options:
     `optimize`: the level of the runtime's own optimizations that are done before the plan.
     `dims`: sizes of symbolic dimensions. `inputs`: an .npz file to measure with, random values of
     `seed` otherwise. `planner`: a name in PLANNERS. `recompute`: whether nodes may run again.
-    `tiling`: whether ops may be cut. `allow_rounding`: whether ops may be replaced by others that
-    need less scratch and round differently. `allow_ops`: custom op types that may be recomputed.
-    `costs`: where op times come from, "model" or "measured". `time_limit`: seconds of planning.
-    `threads`: of the runtime, None for its own choice. `verify`: run both models and compare.
+    `tiling`: whether ops may be cut (never with `order` "default"). `allow_rounding`: whether ops
+    may be cut, or replaced by others that need less scratch, where that rounds differently.
+    `allow_ops`: custom op types that may be recomputed. `costs`: where op times come from, "model"
+    or "measured". `time_limit`: seconds of planning. `threads`: of the runtime, None for its own
+    choice. `verify`: run both models and compare.
     """
 
     runtime: str = "ort-cpu"
@@ -94,6 +95,11 @@ class Options:
     threads: int | None = None
     seed: int = 0
     verify: bool = True
+
+    @property
+    def tiles(self) -> bool:
+        """Whether ops may be cut."""
+        return self.tiling and self.order == ExecutionOrder.PRIORITY
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -156,7 +162,8 @@ class Feed:
 class Subject:
     """A model ready for planning. `profile`, `types` (of values, by name) and `imported` belong to
     the released model, in which nodes that the runtime would expand into functions are expanded
-    too. `replaced` are nodes for which others stand (`with_substitutes`)."""
+    too. `replaced` are nodes for which others stand (`with_substitutes`), `rounded` names of nodes
+    that run in tiles and may round differently there."""
 
     feed: Feed
     released: Released
@@ -164,11 +171,12 @@ class Subject:
     types: Mapping[str, ValueType]
     imported: ImportedModel
     replaced: tuple[Replaced, ...] = ()
+    rounded: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
         """Whether it computes the bits of the original."""
-        return all(one.exact for one in self.replaced)
+        return not self.rounded and all(one.exact for one in self.replaced)
 
     def released_source(self) -> ModelSource:
         """The released model, to be run."""
@@ -239,7 +247,7 @@ def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> 
         progress("optimizing the model")
         feed = optimized_feed(feed, options)
     progress("running the model to learn sizes, workspace and times")
-    return _studied(feed, release(feed.loaded.model), options)
+    return studied(feed, release(feed.loaded.model), options)
 
 
 def with_substitutes(
@@ -263,11 +271,11 @@ def with_substitutes(
     )
     if not made.changed:
         return subject
-    studied = _studied(subject.feed, release(made.model), options)
-    return replace(studied, replaced=subject.replaced + made.replaced)
+    again = studied(subject.feed, release(made.model), options)
+    return replace(again, replaced=subject.replaced + made.replaced)
 
 
-def _studied(feed: Feed, released: Released, options: Options) -> Subject:
+def studied(feed: Feed, released: Released, options: Options) -> Subject:
     """Run a released model and import it."""
     run = profile_run(released.model, feed.loaded.base_dir, feed.inputs, feed.recipe)
     if run.expanded:

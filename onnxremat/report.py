@@ -10,13 +10,14 @@ from typing import Any
 import onnx
 
 from onnxremat.auditing import Audit, HeldTensor
-from onnxremat.plan import Plan, PlanStatus
+from onnxremat.plan import PlanStatus
 from onnxremat.planners import PlannerInfo
 from onnxremat.rewriting import RewriteResult
 from onnxremat.runtimes.compare import Rounding
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMethod
 from onnxremat.runtimes.recipe import ExecutionOrder
+from onnxremat.tiling import TilingPlan
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat.verification import Verification
 from onnxremat_rewriters.stock import OrderCheck, StockModel, StockResult
@@ -24,6 +25,7 @@ from onnxremat_rewriters.substitutes import Replaced
 
 _HELD_SHOWN = 10
 _NAME_SHOWN = 48
+_REGIONS_SHOWN = 4
 _LEFT_OUT = (onnx.ModelProto, StaticPlan, StockModel, OrderCheck)
 
 
@@ -79,9 +81,11 @@ def rewrite_text(result: RewriteResult) -> str:
     )
     if result.replaced:
         rows.append(("replaced", _replaced(result.replaced)))
+    if result.tiling is not None:
+        rows.append(("tiled", _tiled(result.tiling)))
     unchanged = result.stock is not None and result.stock.chosen is None
     if plan.one_pass and not unchanged:
-        rows.append(("planned time", _planned_time(plan, smallest=result.limit_bytes is None)))
+        rows.append(("planned time", _planned_time(result)))
     if result.verification is not None:
         rows.extend(_verification_rows(result.verification))
     else:
@@ -144,19 +148,39 @@ def _in_default_order(result: RewriteResult) -> str:
     return " (in ONNX Runtime's default order)" if mode is ExecutionOrder.DEFAULT else ""
 
 
-def _planned_time(plan: Plan, *, smallest: bool) -> str:
+def _tiled(tiling: TilingPlan) -> str:
+    """Which regions, in how many tiles of which axes, and what is made again in each."""
+    regions = [
+        f"{_shown(region.outputs[0])} in "
+        + " x ".join(f"{tiles} on axis {axis}" for axis, tiles in region.grid)
+        for region in tiling.regions[:_REGIONS_SHOWN]
+    ]
+    more = len(tiling.regions) - len(regions)
+    parts = ["; ".join(regions) + (f" and {more} more" if more else "")]
+    if tiling.recomputed:
+        parts.append(f"made again in tiles: {', '.join(map(_shown, tiling.recomputed))}")
+    parts.append(f"{tiling.nodes_added} nodes more; for {tiling.threads} threads")
+    return "; ".join(parts)
+
+
+def _planned_time(result: RewriteResult) -> str:
     """The time with what is known of it, and of which problem; of the peak, if the smallest was
-    asked for."""
-    proved = plan.status is PlanStatus.OPTIMAL
-    if smallest:
+    asked for. Nothing is proved of tiles: others may be better."""
+    plan = result.plan
+    proved = plan.status is PlanStatus.OPTIMAL and result.tiling is None
+    if result.limit_bytes is None:
         known = ["smallest peak proved" if proved else "smallest peak found"]
+    elif result.tiling is not None:
+        known = ["feasible"]
     else:
         known = [plan.status.value]
         if not proved and plan.time_bound > plan.one_pass:
             known.append(f"none below {100 * plan.extra_time_bound:+.1f}%")
-    known.append(f"planner {plan.planner}")
-    scope = f"; {plan.scope}" if plan.scope and plan.extra_time > 0 else ""
-    return f"{100 * plan.extra_time:+.1f}% ({', '.join(known)}{scope})"
+    known.append(f"planner {plan.planner}" + ("" if result.tiling is None else ", in tiles"))
+    optimal = plan.status is PlanStatus.OPTIMAL
+    said = plan.scope and result.tiling is None and (plan.extra_time > 0 or not optimal)
+    scope = f"; {plan.scope}" if said else ""
+    return f"{100 * result.extra_time:+.1f}% ({', '.join(known)}{scope})"
 
 
 def _static(plan: StaticPlan) -> str:
@@ -244,6 +268,7 @@ def audit_text(result: Audit) -> str:
         rows.append(("workspace there", format_bytes(peak.workspace_bytes)))
     rows.append(("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"))
     rows.append(("reordering alone", _reordered(result)))
+    rows.append(("in tiles", _in_tiles(result.tiling)))
     if result.limit_bytes is not None:
         rows.append(
             ("limit", f"{format_bytes(result.limit_bytes)}: {_verdict(result, result.limit_bytes)}")
@@ -261,11 +286,22 @@ def _reordered(result: Audit) -> str:
     return f"{reached} or less; no order goes below {format_bytes(result.reordered_bound_bytes)}"
 
 
+def _in_tiles(tiling: TilingPlan) -> str:
+    if not tiling.regions:
+        return tiling.reasons[0] if tiling.reasons else "no less"
+    regions = f"{len(tiling.regions)} region" + ("s" if len(tiling.regions) > 1 else "")
+    return (
+        f"about {format_bytes(tiling.peak_bytes)} in {100 * tiling.extra_time:+.1f}% time, in "
+        f"{regions} (predicted)"
+    )
+
+
 def _verdict(result: Audit, limit: int) -> str:
     if result.original_peak_bytes <= limit:
         return "met as it is"
     if result.floor.nbytes > limit:
-        return "impossible for whole ops (below the lower bound)"
+        tiles = ": tiles may meet it" if result.tiling.peak_bytes <= limit else ""
+        return f"impossible for whole ops (below the lower bound){tiles}"
     if result.reordered_peak_bytes <= limit:
         return "reordering alone meets it"
     return "above the lower bound: try `onnxremat rewrite`"

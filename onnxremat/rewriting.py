@@ -1,25 +1,20 @@
 """`rewrite`: from a model and a limit to a file that keeps it, verified in the runtime."""
 
-import filecmp
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import onnx
 
+from onnxremat.attempts import Attempts, Planned, substituted
 from onnxremat.auditing import Floor, Peak, find_floor, find_peak
-from onnxremat.bounds import peak_bound
 from onnxremat.errors import ModelError, UsageError
-from onnxremat.importer.load import external_location, external_tensors
-from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
+from onnxremat.files import check_external_data, check_output, copy_external_data, write_file
+from onnxremat.plan import Plan
 from onnxremat.planners import PLANNERS
-from onnxremat.planning import plan_within
 from onnxremat.prepare import (
     Options,
     ProgressReport,
@@ -27,19 +22,18 @@ from onnxremat.prepare import (
     prepare,
     prepare_planner,
     silent,
-    with_substitutes,
 )
 from onnxremat.runtimes.generic import StaticPlan, emit_plan
 from onnxremat.runtimes.layout import layout_width
 from onnxremat.runtimes.measure import PeakMeasurement
 from onnxremat.runtimes.recipe import ExecutionOrder, Recipe
 from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record
-from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.targets import Made, Target, as_executed, make_target, own_schedule
-from onnxremat.units import MemoryLimit, format_bytes, format_seconds, parse_limit
+from onnxremat.targets import Target, as_executed, make_target, own_schedule
+from onnxremat.tiling import TilingPlan
+from onnxremat.units import MemoryLimit, parse_limit
 from onnxremat.verification import Verification, require
 from onnxremat_rewriters.stock import StockResult
-from onnxremat_rewriters.substitutes import EXACT, ROUNDING, Replaced, Substitution
+from onnxremat_rewriters.substitutes import Replaced
 
 
 @dataclass(frozen=True)
@@ -49,11 +43,13 @@ class RewriteResult:
     `limit_bytes` is None if the smallest peak was asked for. `figure` says in words what the limit
     is of; `recipe` are the session options of the file; `original`, `released` and `rewritten` are
     measured figures of that kind. `peak` and `floor` describe the original in its own order, with
-    substitutes for the nodes in `replaced`. `stock` is there for files for default session options,
-    `static` if a static plan was asked for, and `plan_output` is where it was written.
-    `verification` is None with `verify=False`. `planning_seconds` is the time from the imported
-    model to the rewritten one, measuring it included. `stopped`: planning was ended early (Ctrl-C),
-    with the best plan so far.
+    substitutes for the nodes in `replaced`. `tiling` says which regions run in tiles; then `plan`
+    is of the tiled model. It is None where no tiles were needed. `extra_time` is the share of one
+    pass of the model that tiles and recomputation add, by the cost model. `stock` is there for
+    files for default session options, `static` if a static plan was asked for, and `plan_output` is
+    where it was written. `verification` is None with `verify=False`. `planning_seconds` is the time
+    from the imported model to the rewritten one, measuring it included. `stopped`: planning was
+    ended early (Ctrl-C), with the best plan so far.
     """
 
     model: onnx.ModelProto
@@ -63,6 +59,8 @@ class RewriteResult:
     figure: str
     recipe: Recipe
     plan: Plan
+    tiling: TilingPlan | None
+    extra_time: float
     peak: Peak
     floor: Floor
     nodes_before: int
@@ -137,13 +135,13 @@ def rewrite(
         raise UsageError(f"cannot write {target}: model and plan need a file each")
     subject = prepare(path, options, progress)
     if target is not None:
-        _check_external_data(subject.feed.loaded.model, path, target)
+        check_external_data(subject.feed.loaded.model, path, target)
     result = _plan_and_verify(
         subject, limit, options, static=plan_target is not None, progress=progress, stop=stop
     )
     progress("writing")
     if target is not None:
-        _copy_external_data(result.model, path, target)
+        copy_external_data(result.model, path, target)
         write_file(result.model.SerializeToString(), target)
     if plan_target is not None and result.static is not None:
         write_file(result.static.as_json().encode(), plan_target)
@@ -163,64 +161,41 @@ def _plan_and_verify(
         raise ModelError("the model computes nothing at run time: there is nothing to plan")
     target = make_target(subject, options, progress)
     budget = limit.resolve(target.original.peak_bytes)
-    subject = target.subject = _substituted(subject, options, budget, progress)
-    graph = subject.imported.graph
+    whole = target.subject = substituted(subject, options, budget, progress)
+    graph = whole.imported.graph
     mode = ExecutionOrder(options.order)
-    as_given = own_schedule(subject.imported, mode)
-    peak = find_peak(graph, as_given, target.rules)
-    problem = Problem(
-        graph,
-        target.rules,
-        budget_bytes=budget,
-        max_copies=None if options.recompute else 1,
-        depth_first=mode is ExecutionOrder.DEFAULT,
-        starts=(as_given,),
-    )
-    bound = None if target.bound_rules is None else peak_bound(graph, target.bound_rules)
-    own_order = make_plan(problem, as_given, "given_order", peak_bound_bytes=0)
+    peak = find_peak(graph, own_schedule(whole.imported, mode), target.rules)
     prepare_planner(progress)
     started = time.perf_counter()
-    candidates: dict[int, Made] = {}
-
-    def measure(plan: Plan) -> int:
-        made = candidates[id(plan)] = target.make(plan)
-        return made.measured.peak_bytes
-
-    attempt = plan_within(
-        problem,
-        PLANNERS[options.planner].function,
-        _limits(graph.total_cost(), options, progress, stop),
-        bound=bound,
-        error_bytes=target.expected_bytes(own_order) - peak.nbytes,
-        expect=target.expected_bytes,
-        tolerance=target.tolerance,
-        measure=measure,
-        rewriters=_allowed(options),
-    )
-    made = candidates[id(attempt.plan)]
+    planned = Attempts(target, options, budget, progress, stop).best(whole)
+    subject, made, plan = planned.subject, planned.made, planned.plan
+    target.subject = subject
     planning_seconds = time.perf_counter() - started
-    final = _with_record(subject, target, made, attempt.plan, problem.budget_bytes)
+    final = _with_record(target, planned, budget)
     verification = None
     if options.verify:
         verification = target.verify(made, final)
-        require(verification, problem.budget_bytes)
+        require(verification, budget)
     if static and made.static is None:
         progress("placing the buffers")
-        schedule = as_executed(graph, attempt.plan.schedule, mode)
-        made = replace(made, static=emit_plan(graph, schedule, target.rules, seed=options.seed))
+        tiled = subject.imported.graph
+        schedule = as_executed(tiled, plan.schedule, mode)
+        made = replace(made, static=emit_plan(tiled, schedule, target.rules, seed=options.seed))
     return RewriteResult(
         model=final,
         output=None,
         limit_text=limit.text,
-        limit_bytes=problem.budget_bytes,
+        limit_bytes=budget,
         figure=target.figure,
         recipe=target.recipe,
-        plan=attempt.plan,
+        plan=plan,
+        tiling=planned.tiling,
+        extra_time=planned.extra_time,
         peak=peak,
         floor=find_floor(graph, target.rules),
         nodes_before=len(subject.feed.loaded.model.graph.node),
         recomputed=made.rewritten.recomputed,
-        replaced=subject.replaced,
+        replaced=whole.replaced,
         original=target.original,
         released=target.released,
         rewritten=made.measured,
@@ -233,54 +208,8 @@ def _plan_and_verify(
     )
 
 
-def _substituted(
-    subject: Subject, options: Options, budget: int | None, progress: ProgressReport
-) -> Subject:
-    """Substitutes where they are needed: exact ones, which may take time, for ops that alone exceed
-    the limit; those that round differently, if they are allowed, for ops that take half of it."""
-    if budget is None:
-        graph = subject.imported.graph
-        budget = peak_bound(graph, RECIPE_RULES).nbytes - 1
-    chosen: list[tuple[tuple[Substitution, ...], int]] = [(EXACT, budget + 1)]
-    if options.allow_rounding:
-        chosen.append((ROUNDING, budget // 2))
-    for substitutions, threshold in chosen:
-        progress("looking for kernels that others can replace")
-        subject = with_substitutes(subject, options, substitutions, threshold)
-    return subject
-
-
-def _allowed(options: Options) -> str:
-    """The rewriters that were allowed, in words."""
-    named = ["reordering"]
-    if options.recompute:
-        named.insert(0, "recomputation")
-    named.append("exact substitutes")
-    if options.allow_rounding:
-        named.append("substitutes that round differently")
-    else:
-        named[-1] += " (--allow-rounding permits more)"
-    return ", ".join(named[:-1]) + " and " + named[-1]
-
-
-def _limits(
-    one_pass: int, options: Options, progress: ProgressReport, stop: Callable[[], bool] | None
-) -> Limits:
-    def report(better: Progress) -> None:
-        extra = 100 * (better.time_cost / one_pass - 1) if one_pass else 0.0
-        progress(
-            "planning",
-            f"{format_bytes(better.peak_bytes)}, {extra:+.1f}% time, "
-            f"after {format_seconds(better.seconds)}",
-        )
-
-    progress("planning")
-    return Limits(seconds=options.time_limit, seed=options.seed, on_progress=report, stop=stop)
-
-
-def _with_record(
-    subject: Subject, target: Target, made: Made, plan: Plan, limit_bytes: int | None
-) -> onnx.ModelProto:
+def _with_record(target: Target, planned: Planned, limit_bytes: int | None) -> onnx.ModelProto:
+    subject, made, plan = planned.subject, planned.made, planned.plan
     feed = subject.feed
     optimized = None
     if feed.optimized is not None:
@@ -293,66 +222,10 @@ def _with_record(
         limit_bytes=limit_bytes,
         planned_peak_bytes=plan.peak_bytes,
         measured_peak_bytes=made.measured.peak_bytes,
-        planner=plan.planner,
+        planner=plan.planner if planned.tiling is None else f"{plan.planner}, in tiles",
         recomputed=made.rewritten.recomputed,
         original_sha256=feed.loaded.sha256,
         optimized=optimized,
         exact=subject.exact,
     )
     return attach_record(made.model, record)
-
-
-def check_output(model: Path, target: Path) -> None:
-    """Raise UsageError if `target` cannot be written, or is the model itself."""
-    folder = target.parent
-    if not folder.is_dir():
-        raise UsageError(f"cannot write {target}: there is no folder {folder}")
-    if target.is_dir():
-        raise UsageError(f"cannot write {target}: it is a folder")
-    if target.exists() and not target.is_file():
-        raise UsageError(f"cannot write {target}: it is no regular file")
-    if not os.access(folder, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
-        raise UsageError(f"cannot write {target}: permission denied")
-    if target.exists() and model.exists() and target.samefile(model):
-        raise UsageError(f"cannot write {target}: it is the model itself, which stays untouched")
-
-
-def _data_files(model: onnx.ModelProto) -> list[str]:
-    return sorted({external_location(tensor) for tensor in external_tensors(model.graph)})
-
-
-def _check_external_data(model: onnx.ModelProto, path: Path, target: Path) -> None:
-    """External weights stay where they are; a copy goes along if the output is elsewhere."""
-    for location in _data_files(model):
-        source, copy = path.parent / location, target.parent / location
-        if copy.exists() and not filecmp.cmp(source, copy, shallow=False):
-            raise UsageError(f"cannot write the weights to {copy}: another file is there")
-
-
-def _copy_external_data(model: onnx.ModelProto, path: Path, target: Path) -> None:
-    for location in _data_files(model):
-        source, copy = path.parent / location, target.parent / location
-        if not copy.exists():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, copy)
-
-
-def write_file(data: bytes, target: Path) -> None:
-    """Write a file under a temporary name, then rename: never half a file."""
-    try:
-        with NamedTemporaryFile(
-            dir=target.parent, prefix=f".{target.stem}-", suffix=".tmp", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            try:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                temporary.chmod(0o644)
-                temporary.replace(target)
-            except BaseException:
-                with suppress(FileNotFoundError):
-                    temporary.unlink()
-                raise
-    except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror or error}") from None

@@ -5,7 +5,7 @@ from dataclasses import replace
 from onnxremat.memory import profile
 from onnxremat.plan import Limits, Problem
 from onnxremat.planners import PLANNERS
-from onnxremat.prepare import Options, Subject, _studied
+from onnxremat.prepare import Options, Subject, studied
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import given_order
 from onnxremat_rewriters.recompute import apply_schedule
@@ -22,5 +22,5 @@ def ordered_subject(subject: Subject, options: Options, seconds: float) -> Subje
     if plan.peak_bytes >= profile(graph, own, RECIPE_RULES).peak_bytes:
         return subject
     made = apply_schedule(subject.imported, plan.schedule)
-    studied = _studied(subject.feed, release(made.model), options)
-    return replace(studied, replaced=subject.replaced)
+    again = studied(subject.feed, release(made.model), options)
+    return replace(again, replaced=subject.replaced, rounded=subject.rounded)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from onnxremat.prepare import Options, Subject, _studied
+from onnxremat.prepare import Options, Subject, studied
 from onnxremat.tiling.plan import TilingPlan
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.tile import tile
@@ -24,5 +24,6 @@ def tiled_subject(subject: Subject, plan: TilingPlan, options: Options) -> Subje
         threads=plan.threads,
         allow_rounding=plan.allow_rounding,
     )
-    studied = _studied(subject.feed, release(made.model), options)
-    return replace(studied, replaced=subject.replaced)
+    again = studied(subject.feed, release(made.model), options)
+    rounded = (subject.released.model.graph.node[index].name for index in made.rounded)
+    return replace(again, replaced=subject.replaced, rounded=(*subject.rounded, *rounded))

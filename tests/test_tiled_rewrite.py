@@ -1,0 +1,93 @@
+"""`rewrite` in tiles: when whole ops do not do, and what is said of it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from models import BUILDERS
+from onnxremat.auditing import audit
+from onnxremat.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.prepare import Options
+from onnxremat.report import as_json, audit_text, rewrite_text
+from onnxremat.rewriting import rewrite
+from onnxremat.runtimes.record import read_record
+from onnxremat.units import parse_limit
+from onnxremat.verification import verify_files
+
+QUICK = Options(time_limit=3, threads=2)
+
+
+@pytest.fixture(scope="module")
+def espcn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four convolutions; every tensor of ops that count is at full resolution."""
+    path = tmp_path_factory.mktemp("tiles") / "espcn.onnx"
+    onnx.save(BUILDERS["espcn"](size=96, widths=(16, 16, 8)), path)
+    return path
+
+
+def test_a_limit_below_the_bound_of_one_op_is_met_in_tiles(espcn: Path, tmp_path: Path) -> None:
+    output = tmp_path / "tiled.onnx"
+    result = rewrite(espcn, "35%", QUICK, output=output)
+    assert result.limit_bytes is not None and result.verification is not None
+    assert result.limit_bytes < result.floor.nbytes
+    assert result.rewritten.peak_bytes <= result.limit_bytes
+    assert result.verification.identical and result.verification.order_as_planned
+    assert result.tiling is not None and result.tiling.regions
+    assert result.extra_time > 0
+    weights = {w.name for w in onnx.load(espcn).graph.initializer}
+    written = onnx.load(output)
+    assert weights <= {w.name for w in written.graph.initializer}
+    assert any("/tile" in node.name for node in written.graph.node)
+    record = read_record(written)
+    assert record is not None and record.planner.endswith("in tiles")
+    text = rewrite_text(result)
+    assert "tiled" in text and "for 2 threads" in text
+    assert json.loads(json.dumps(as_json(result)))["tiling"]["regions"]
+    assert verify_files(espcn, output, QUICK).identical
+
+
+def test_the_smallest_peak_uses_tiles(espcn: Path) -> None:
+    result = rewrite(espcn, "min", QUICK)
+    assert result.tiling is not None
+    assert result.rewritten.peak_bytes < 0.5 * result.floor.nbytes
+
+
+def test_no_tiling_forbids_it(espcn: Path) -> None:
+    with pytest.raises(InfeasibleError, match="no schedule goes below"):
+        rewrite(espcn, "35%", replace(QUICK, tiling=False))
+
+
+def test_a_limit_that_whole_ops_meet_needs_no_tiles(espcn: Path) -> None:
+    result = rewrite(espcn, "100%", QUICK)
+    assert result.tiling is None
+    assert "tiled" not in rewrite_text(result)
+
+
+def test_what_tiles_miss_is_not_called_impossible(espcn: Path) -> None:
+    with pytest.raises(NoPlanFoundError, match="in tiles the smallest peak found is about"):
+        rewrite(espcn, "1%", QUICK)
+
+
+def test_what_cannot_be_cut_stays_impossible(tmp_path: Path) -> None:
+    def value(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 64])
+
+    nodes = [helper.make_node("Elu", ["x"], ["a"], "e1"), helper.make_node("Elu", ["a"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [value("x")], [value("y")])
+    opset = helper.make_opsetid("", 18)
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    with pytest.raises(InfeasibleError, match="no part of the model can be cut"):
+        rewrite(path, "40%", QUICK)
+    assert "no part of the model can be cut" in audit_text(audit(path, QUICK))
+
+
+def test_audit_says_what_tiles_reach(espcn: Path) -> None:
+    result = audit(espcn, QUICK, limit=parse_limit("35%"))
+    assert result.tiling.peak_bytes < 0.5 * result.floor.nbytes
+    text = audit_text(result)
+    assert "in tiles" in text and "tiles may meet it" in text
