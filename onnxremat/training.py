@@ -12,6 +12,7 @@ A backward op belongs to the stage in whose backward step it runs: the last one 
 order at which all it reads is at hand, so that gradients flow from stage to stage.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,8 +23,10 @@ from onnxremat.graph import Graph
 
 FLOATS = frozenset({"float", "float16", "bfloat16", "double"})
 
-GRADIENT_MARKS = ("grad", "adj")
-"""What the name of a gradient contains, whoever made the graph."""
+_GRADIENT = re.compile(
+    r"(?<![a-z])(?:grad(?:s|ients?)?|adj(?:oints?)?)(?![a-z])|(?<=[a-z])(?-i:Grad)(?![a-z])", re.I
+)
+"""A word of a name that says gradient: `w.grad`, `adjoint/w`, `wGrad`, but no `upgraded`."""
 
 
 class NotTraining(StrEnum):
@@ -133,7 +136,7 @@ def _is_scalar(graph: Graph, t: int) -> bool:
 
 
 def _like_a_gradient(name: str) -> bool:
-    return any(mark in name.lower() for mark in GRADIENT_MARKS)
+    return _GRADIENT.search(name) is not None
 
 
 def _ancestors(graph: Graph, tensor: int) -> set[int]:

@@ -148,6 +148,24 @@ def test_no_backward_part() -> None:
     assert reason(training_net(4, gradients=False)) is NotTraining.NO_BACKWARD
 
 
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [("w.grad", True), ("adjoint/w", True), ("wGrad", True), ("upgraded", False),
+     ("adjacency", False)],
+)  # fmt: skip
+def test_names_of_gradients(name: str, is_one: bool) -> None:
+    """An output that the loss depends on may have any name but one that says gradient."""
+    net = Net()
+    a = net.add("a", [0], 40)
+    inner = net.add(name, [a], 40)
+    loss = net.add("loss", [inner], 4, scalar=True)
+    net.outputs += [loss, inner, net.add("grad_w", [a, loss], 40)]
+    if is_one:
+        assert reason(net.graph()) is NotTraining.GRADIENT_IN_FORWARD
+    else:
+        assert split_training(net.graph()).loss == loss
+
+
 def test_gradients_that_feed_the_forward_part() -> None:
     net = Net()
     a = net.add("a", [0], 40)
