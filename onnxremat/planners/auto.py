@@ -120,12 +120,16 @@ def _trained(
     """The best plan of a training graph: from planners of such graphs, then `local_search`.
 
     A search stays near what it starts from, and which start is good shows only once it has run. So
-    there are several: within a budget long ones, from orders first (less is recomputed near them);
-    for the smallest peak a short one from each start and a long one from the start of the best. It
-    begins where the short one began, for what a short search ends in is hard to leave.
+    there are several: within a budget long ones, from orders first (less is recomputed near them),
+    the caller's before the best; for the smallest peak a short one from each start and a long one
+    from the start of the best. It begins where the short one began, for what a short search ends in
+    is hard to leave.
     """
     quiet = replace(limits, on_progress=None)
-    starts = list(dict.fromkeys((*ordered, *problem.starts, plan.schedule)))
+    orders = (*ordered, *problem.starts)
+    if problem.budget_bytes is not None:
+        orders = (*problem.starts, *ordered)
+    starts = list(dict.fromkeys((*orders, plan.schedule)))
     made = []
     for planner, share in STARTERS:
         if clock.over():
