@@ -21,6 +21,9 @@ _ALIGNED = 4
 """Sums made by Eigen depend on the address modulo its vectors, of four floats in ONNX Runtime's
 builds for x86-64 (1,200 trials)."""
 
+_POOLED_ROW = 2045
+"""The widest row, pads included, of which the pooling kernel keeps a sum in its buffer."""
+
 OTHER_TAIL = frozenset(
     {"Log", "Softplus", "Elu", "Selu", "Celu", "Mish", "Sin", "Cos", "Tan", "Atan", "LRN"}
 )
@@ -128,7 +131,8 @@ def _product(site: Site, rule: Rule, threads: int) -> Guard:
 
 def _sum_over(site: Site, rule: Rule, threads: int) -> Guard:
     """ReduceSum and ReduceMean: one kernel for each pattern of kept and reduced axes, those of one
-    element left out; so a group of kept axes must not shrink to one element."""
+    element left out; so a group of kept axes must not shrink to one element. With kept axes before
+    or between the reduced ones, fewer elements of them than threads take another kernel yet."""
     shape, made = site.shape(0), site.made()
     axes = reduced_axes(site, len(shape))
     runs = [
@@ -141,16 +145,57 @@ def _sum_over(site: Site, rule: Rule, threads: int) -> Guard:
         raise CannotTile(f"{site.op}: rows begin at odd addresses, and are summed accordingly")
     keep = bool(site.attributes.get("keepdims", 1))
     place = {a: a if keep else a - sum(r < a for r in axes) for a in range(len(shape))}
-    kept = [[place[a] for a in run] for is_reduced, run in runs if not is_reduced]
+    least = {}
+    for i, (is_reduced, run) in enumerate(runs):
+        if not is_reduced:
+            spread = len(runs) == 3 and i == (1 if runs[0][0] else 0)
+            shared = spread and prod(shape[a] for a in run) >= threads
+            least[tuple(place[a] for a in run)] = max(2, threads) if shared else 2
 
     def widen(box: Box) -> Box:
-        for run in kept:
-            if all(box[a][1] - box[a][0] == 1 for a in run):
-                wider = list(box)
-                lo, hi = box[run[0]]
-                wider[run[0]] = (lo, hi + 1) if hi < made[run[0]] else (lo - 1, hi)
-                box = tuple(wider)
+        for run, count in least.items():
+            for wider in _wider(box, made, run):
+                box = wider
+                if prod(box[a][1] - box[a][0] for a in run) >= count:
+                    break
         return box
+
+    return widen
+
+
+def _average(site: Site, rule: Rule, threads: int) -> Guard:
+    """AveragePool: a window that is the whole image has its own kernel, and so have rows that fit
+    into a buffer."""
+    made, kernel = site.made(), site.integers("kernel_shape")
+    plain = all(s == 1 for s in site.integers("strides"))
+    stride = (site.integers("strides") or (1,))[-1]
+    dense = all(d == 1 for d in site.integers("dilations"))
+
+    def orders(box: Box) -> frozenset[Order]:
+        step = rule(0, box)
+        source, pads = step.reads[0], step.attributes["pads"]
+        assert source is not None
+        size = extent(source)[2:]
+        if plain and size == kernel and not any(pads):
+            return frozenset({("image", 0)})
+        width = size[-1] + pads[len(size) - 1] + pads[-1]
+        by_rows = len(size) > 1 and dense and stride <= 2 and width <= _POOLED_ROW
+        return frozenset({("rows" if by_rows else "windows", 0)})
+
+    return _widened(made, range(len(made) - 1, 1, -1), orders)
+
+
+def _power(site: Site, rule: Rule, threads: int) -> Guard:
+    """Pow: with one element on the last axis, an exponent for all is taken as one of many."""
+    made = site.made()
+    last = max((a for a, size in enumerate(made) if size > 1), default=None)
+
+    def widen(box: Box) -> Box:
+        if last is None or box[last][1] - box[last][0] > 1:
+            return box
+        lo, hi = box[last]
+        lo, hi = (lo, hi + 1) if hi < made[last] else (lo - 1, hi)
+        return (*box[:last], (lo, hi), *box[last + 1 :])
 
     return widen
 
@@ -198,11 +243,13 @@ def _wider(box: Box, shape: tuple[int, ...], axes: Sequence[int]) -> Iterator[Bo
 
 
 _GUARDS: dict[str, Callable[[Site, Rule, int], Guard]] = {
+    "AveragePool": _average,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "Gemm": _product,
     "InstanceNormalization": _statistics,
     "MatMul": _product,
+    "Pow": _power,
     "ReduceMean": _sum_over,
     "ReduceSum": _sum_over,
 }

@@ -603,6 +603,49 @@ def test_tiles_have_the_bits_of_the_whole(name: str, data: st.DataObject) -> Non
     check(draw, CASES[name](draw))
 
 
+SIZES: dict[str, tuple[Case, tuple[tuple[int, int], ...]]] = {
+    "ReduceMean, fewer rows than threads": (
+        Case("ReduceMean", {"x": (1, 8, 16, 25)}, [], attributes={"axes": [2]}), ((1, 4),)
+    ),
+    "ReduceSum, fewer images than threads": (
+        Case("ReduceSum", {"x": (2, 4, 18, 36)}, [], {"a": np.array([2])}), ((0, 2), (1, 3))
+    ),
+    "ReduceSum, fewer rows than threads": (
+        Case("ReduceSum", {"x": (5, 7, 16)}, [], {"a": np.array([0, 2])}), ((1, 5),)
+    ),
+    "AveragePool, a tile of one window": (
+        Case("AveragePool", {"x": (1, 16, 5, 3)}, [], attributes={"kernel_shape": [3, 3]}),
+        ((2, 3),),
+    ),
+    "AveragePool, one window in a row": (
+        Case("AveragePool", {"x": (1, 8, 33)}, [], attributes={"kernel_shape": [9]}), ((2, 25),)
+    ),
+    "AveragePool, long rows": (
+        Case("AveragePool", {"x": (1, 1, 4, 4100)}, [], attributes={"kernel_shape": [3, 3]}),
+        ((3, 3),),
+    ),
+    "AveragePool, rows as long as the buffer": (
+        Case("AveragePool", {"x": (1, 1, 4, 2046)}, [], attributes={"kernel_shape": [3, 3]}),
+        ((3, 3),),
+    ),
+    "Pow, the same power of each element": (
+        Case("Pow", {"x": (3, 32, 8, 8)}, [], {"w": np.float32(3)}), ((3, 8),)
+    ),
+    "Pow, a power of each row": (
+        Case("Pow", {"x": (1, 8, 34, 18)}, [], {"w": np.full((34, 1), 0.5, np.float32)}),
+        ((3, 18),),
+    ),
+}  # fmt: skip
+"""Tiles of sizes for which the runtime has another kernel."""
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("name", SIZES)
+def test_tiles_that_another_kernel_would_take_are_widened(name: str, threads: int) -> None:
+    case, grid = SIZES[name]
+    tiled_exactly(case.model(), Region(("x",), ("y",), grid), threads=threads)
+
+
 def refused_cases() -> dict[str, tuple[Case, int, str]]:
     """Cases that must not be cut on an axis, and words of the reason."""
     x = {"x": (4, 6, 10, 10)}
