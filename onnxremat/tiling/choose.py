@@ -243,9 +243,11 @@ class _Chooser:
         hot = [v for v, nbytes in enumerate(held) if nbytes > budget_bytes]
         for v in hot[:MOST_EXPLAINED]:
             segments.families(v + 1)
-        for v in hot:
-            if v in segments.failures:
-                return (f"no part of the model can be cut: {segments.failures[v]}",)
+        failed = next((segments.failures[v] for v in hot if v in segments.failures), None)
+        if failed is not None:
+            if any(segments.families(v + 1) for v in range(len(held))):
+                return (f"no part of the model holds less when it is cut: {failed}",)
+            return (f"no part of the model can be cut: {failed}",)
         most = max(range(len(held)), key=lambda v: held[v])
         op = self._sequence.imported.graph.ops[most]
         return (

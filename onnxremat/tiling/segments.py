@@ -104,6 +104,7 @@ class Segments:
             return ()
         shape = s.imported.graph.tensors[leaving[0]].shape
         axes = []
+        refusals = []
         if not single_axes(shape):
             label = s.view.label(s.imported.op_nodes[j - 1])
             self.failures.setdefault(j - 1, f"{label}: no axis of {list(shape)} is worth a cut")
@@ -112,7 +113,9 @@ class Segments:
             if walk.tile(j - 1) is not None:
                 axes.append(axis)
             else:
-                self.failures.setdefault(j - 1, walk.failure)
+                refusals.append(walk.failure)
+        if refusals and not axes:
+            self.failures.setdefault(j - 1, refusals[0])
         families = [strips(shape, axis) for axis in axes if axis < 3 or 2 not in axes]
         return (*families, *pairs(shape, axes))
 

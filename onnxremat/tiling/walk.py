@@ -80,7 +80,7 @@ class Walk:
             for t in sequence.imported.graph.ops[v].outputs:
                 name = sequence.imported.graph.tensors[t].name
                 if sequence.last_read[t] >= self._j and name not in sequence.free:
-                    self._leave(name)
+                    self._leave(name, first)
             done = len(self._nodes)
             for index in range(self._next_node, first - 1, -1):
                 self._node(index, self._wanted, self._nodes)
@@ -107,9 +107,13 @@ class Walk:
             self._replaced += cost
             self._extra -= cost
 
-    def _leave(self, name: str) -> None:
-        """A value that is read behind j: the tile makes its share of it."""
-        box = self._share(self._sequence.view.types[name].shape)
+    def _leave(self, name: str, index: int) -> None:
+        """A value of node `index` that is read behind j: the tile makes its share of it."""
+        view = self._sequence.view
+        try:
+            box = self._share(view.types[name].shape)
+        except CannotTile as error:
+            raise CannotTile(f"{view.label(index)}: {error}") from None
         self._results[name] = box
         self._wanted[name] = hull(self._wanted[name], box) if name in self._wanted else box
 

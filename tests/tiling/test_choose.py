@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import onnx
 import pytest
+from onnx import helper
 
 from models import BUILDERS
 from onnxremat.memory import profile
@@ -40,6 +41,25 @@ def refused() -> onnx.ModelProto:
     return net.model(net.add("Softplus", net.add("Softplus", x)))
 
 
+def refused_at_its_peak() -> onnx.ModelProto:
+    """Convolutions that can be cut around an op that cannot, and holds most."""
+    net = Net()
+    x = net.input("x", 1, 3, 64, 64)
+    x = net.add("LRN", net.conv(x, 3, 16, 1), size=3)
+    return net.model(net.conv(net.conv(x, 16, 4, 1), 4, 2, 1))
+
+
+def refused_with_two_ranks() -> onnx.ModelProto:
+    """The only op has outputs of different ranks."""
+    net = Net()
+    x = net.input("x", 4, 8, 16)
+    weights = [net.weight(2, 128, 16, scale=0.1), net.weight(2, 128, 32, scale=0.1)]
+    outputs = ["y", "h"]
+    attributes = {"hidden_size": 32, "direction": "bidirectional"}
+    net.nodes.append(helper.make_node("LSTM", [x, *weights], outputs, "lstm", **attributes))
+    return net.model(*outputs)
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "espcn": lambda: BUILDERS["espcn"](size=192, scale=2),
     "unet": lambda: BUILDERS["unet"](size=128, base=16, levels=3),
@@ -47,6 +67,8 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "transformer": lambda: BUILDERS["transformer"](depth=1, sequence=512, heads=4, width=64),
     "no regions": no_regions,
     "refused": refused,
+    "refused at its peak": refused_at_its_peak,
+    "refused with two ranks": refused_with_two_ranks,
 }
 
 
@@ -122,6 +144,16 @@ def test_a_model_without_regions_says_so_in_one_line(
     assert reason.startswith("no part of the model can be cut: ")
     assert word in reason
     assert tiled_subject(subject(name), plan, OPTIONS) is subject(name)
+
+
+def test_of_a_model_with_parts_that_can_be_cut_it_is_not_said_that_it_has_none() -> None:
+    (reason,) = choose("refused at its peak", None).reasons
+    assert reason.startswith("no part of the model holds less when it is cut: lrn1: LRN: ")
+
+
+def test_the_reason_names_the_op() -> None:
+    (reason,) = choose("refused with two ranks", None).reasons
+    assert "lstm: " in reason
 
 
 def test_a_limit_that_whole_ops_keep_needs_no_tiles() -> None:
