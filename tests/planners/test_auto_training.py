@@ -42,22 +42,26 @@ def starter(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return counted
 
 
+ENOUGH = Limits(seconds=600, iterations=200_000)
+"""No time: what is done in some seconds depends on what else runs on the machine."""
+
+
 @pytest.mark.parametrize("skips", [0, 8])
 def test_the_smallest_peak_is_no_worse_than_that_of_any_start(skips: int) -> None:
     problem = problem_at(training_net(30, skips=skips), None)
-    plan = auto(problem, Limits(seconds=3))
+    plan = auto(problem, ENOUGH)
     check(problem.graph, plan.schedule)
     for planner in (*(one for one, _ in STARTERS), local_search):
-        assert plan.peak_bytes <= planner(problem, Limits(seconds=3, iterations=2000)).peak_bytes
+        assert plan.peak_bytes <= planner(problem, Limits(iterations=2000)).peak_bytes
 
 
 @pytest.mark.parametrize("percent", [70, 40])
 def test_the_time_is_no_worse_than_that_of_any_start(percent: int) -> None:
     problem = problem_at(training_net(30), percent)
-    plan = auto(problem, Limits(seconds=3))
+    plan = auto(problem, ENOUGH)
     assert plan.meets(problem.budget_bytes)
     for planner, _ in STARTERS:
-        other = planner(problem, Limits(seconds=3, iterations=200))
+        other = planner(problem, Limits(iterations=200))
         assert not other.meets(problem.budget_bytes) or plan.time_cost <= other.time_cost
 
 
