@@ -124,10 +124,18 @@ class Attempts:
     ) -> Planned | None:
         """A plan of the model in tiles; None if `planned`, of whole ops, is as good. Raises
         `missed`, with what tiles reach, if those miss the limit as well."""
-        smallest = None
-        options = self.options
+        options, graph = self.options, whole.imported.graph
+        outputs = sum(self.target.rules.nbytes(graph.tensors[t]) for t in set(graph.outputs))
+        if missed is not None and self.budget is not None and outputs > self.budget:
+            raise missed
         self.progress("choosing regions to tile")
-        base = ordered_subject(whole, options, ORDER_SHARE * options.time_limit)
+        base = whole
+        if options.planner != "given_order":
+            seconds = ORDER_SHARE * options.time_limit
+            limits = Limits(seconds=seconds, seed=options.seed, stop=self.stop)
+            problem = Problem(graph, RECIPE_RULES, max_copies=1)
+            order = PLANNERS["reorder"].function(problem, limits).schedule
+            base = ordered_subject(whole, order, options)
         for share in TILING_TARGETS:
             self.progress("choosing regions to tile")
             tiling = choose_regions(
@@ -136,10 +144,10 @@ class Attempts:
                 threads=options.threads or usable_processors(),
                 allow_rounding=options.allow_rounding,
                 seconds=options.time_limit,
+                stop=self.stop,
             )
             if not tiling.regions or (planned is not None and not self._pays(tiling, planned)):
                 break
-            smallest = tiling
             self.progress("running the tiled model to learn sizes, workspace and times")
             try:
                 return self.planned(tiled_subject(base, tiling, options), tiling)
@@ -147,7 +155,23 @@ class Attempts:
                 continue
         if missed is None:
             return None
-        raise _with_tiles(missed, tiling, smallest)
+        raise self._with_tiles(missed, tiling)
+
+    def _with_tiles(
+        self, missed: InfeasibleError | NoPlanFoundError, tiling: TilingPlan
+    ) -> InfeasibleError | NoPlanFoundError:
+        """The error of whole ops with what is known of tiles. What whole ops cannot do is
+        impossible only if no op can be cut."""
+        if tiling.regions:
+            found = f"the smallest peak found in tiles is about {format_bytes(tiling.peak_bytes)}"
+        elif tiling.late:
+            found = "no tiles were found that help"
+        else:
+            return type(missed)("; ".join((str(missed), *tiling.reasons[:1])))
+        return NoPlanFoundError(
+            f"no plan within {format_bytes(self.budget or 0)} was found: {found}; try a longer "
+            f"--time-limit (whole ops: {missed})"
+        )
 
     def _pays(self, tiling: TilingPlan, planned: Planned) -> bool:
         if self.budget is None:
@@ -160,18 +184,6 @@ def _found(planned: Planned | None, missed: InfeasibleError | NoPlanFoundError |
         assert missed is not None
         raise missed
     return planned
-
-
-def _with_tiles(
-    missed: InfeasibleError | NoPlanFoundError, tiling: TilingPlan, smallest: TilingPlan | None
-) -> InfeasibleError | NoPlanFoundError:
-    """The error of whole ops with what is known of tiles. What whole ops cannot do is impossible
-    only if no op can be cut."""
-    if smallest is None:
-        why = tiling.reasons[0] if tiling.reasons else "no tiles hold less"
-        return type(missed)(f"{missed}; {why}")
-    reached = f"in tiles the smallest peak found is about {format_bytes(smallest.peak_bytes)}"
-    return NoPlanFoundError(f"{missed}; {reached}")
 
 
 def substituted(

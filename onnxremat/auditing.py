@@ -14,7 +14,7 @@ from onnxremat.prepare import Options, ProgressReport, prepare, prepare_planner,
 from onnxremat.runtimes.measure import measure_activation
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule, given_order, with_eager_ops
-from onnxremat.tiling import TilingPlan, choose_regions
+from onnxremat.tiling import TilingPlan, choose_regions, ordered_subject
 from onnxremat.units import MemoryLimit
 
 _REORDER_SECONDS = _TILING_SECONDS = 5.0
@@ -114,7 +114,7 @@ def audit(
     reordered = PLANNERS["reorder"].function(problem, limits)
     progress("cutting into tiles")
     tiling = choose_regions(
-        subject,
+        ordered_subject(subject, reordered.schedule, options),
         None,
         threads=options.threads or usable_processors(),
         allow_rounding=False,

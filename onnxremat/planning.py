@@ -17,6 +17,9 @@ from onnxremat.units import format_bytes
 MAX_ROUNDS = 4
 """Plans made at most for one limit."""
 
+SMALLEST_SECONDS = 3.0
+"""For the smallest peak that is named where a limit is impossible."""
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -55,7 +58,8 @@ def plan_within(
         return Attempt(None, plan, measure(plan))
     floor = 0 if bound is None else bound.nbytes
     if bound is not None and floor > limit:
-        plan = planner(problem, limits)
+        seconds = min(limits.seconds, SMALLEST_SECONDS)
+        plan = planner(replace(problem, budget_bytes=None), replace(limits, seconds=seconds))
         raise InfeasibleError(_infeasible(limit, bound, plan, rewriters))
     target = max(floor, limit - max(0, error_bytes))
     smallest_bytes = None

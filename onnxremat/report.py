@@ -73,7 +73,10 @@ def rewrite_text(result: RewriteResult) -> str:
         rows.extend(_stock_rows(result.stock))
         rows.append(("planned", f"{format_bytes(plan.peak_bytes)} of buffers and workspace"))
     else:
-        rows.append(("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"))
+        whole = " of whole nodes" if result.tiling is not None else ""
+        rows.append(
+            (f"lower bound{whole}", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}")
+        )
     if result.static is not None:
         rows.append(("static plan", _static(result.static)))
     rows.append(
@@ -219,8 +222,8 @@ def _verification_rows(result: Verification) -> list[tuple[str, str]]:
     )
     if not result.bits_compared:
         same = "ops were replaced by others that round differently"
-    elif result.compared_with:
-        same += f" to {result.compared_with}"
+    elif result.identical:
+        same += f" to {result.compared_with or 'the original under the same session options'}"
     order = "as planned" if result.order_as_planned else "NOT as planned"
     return [
         ("measured time", _times(result)),

@@ -215,8 +215,11 @@ def _with_record(target: Target, planned: Planned, limit_bytes: int | None) -> o
     if feed.optimized is not None:
         width = layout_width() if feed.optimized.needs_this_processor else None
         optimized = OptimizedFor(feed.optimized.level.value, feed.optimized.provider, width)
+    recipe = target.recipe
+    if planned.tiling is not None:
+        recipe = recipe.with_threads(planned.tiling.threads)
     record = PlanRecord.of(
-        target.recipe,
+        recipe,
         input_shapes=feed.binding.input_shapes,
         figure=target.figure,
         limit_bytes=limit_bytes,

@@ -58,27 +58,33 @@ def choose_regions(
     threads: int,
     allow_rounding: bool,
     seconds: float,
+    stop: Callable[[], bool] | None = None,
 ) -> TilingPlan:
     """The regions with which a subject's peak is predicted to keep `budget_bytes` at least extra
     cost; None: those with the smallest peak, to 1%, that add no more than another run's time.
 
     If no regions reach the budget, the plan has the smallest peak found, and `reasons` say so. The
-    tiled model has at most `most_nodes` nodes. `seconds` may only cut the search short: without
-    that the same arguments give the same plan.
+    tiled model has at most `most_nodes` nodes. `seconds`, and `stop()` turning true, may only cut
+    the search short: without that the same arguments give the same plan.
     """
-    chooser = _Chooser(subject, threads, allow_rounding, time.monotonic() + seconds)
+    end = time.monotonic() + seconds
+
+    def late() -> bool:
+        return time.monotonic() > end or (stop is not None and stop())
+
+    chooser = _Chooser(subject, threads, allow_rounding, late)
     return chooser.plan(budget_bytes)
 
 
 class _Chooser:
     def __init__(
-        self, subject: Subject, threads: int, allow_rounding: bool, deadline: float
+        self, subject: Subject, threads: int, allow_rounding: bool, late: Callable[[], bool]
     ) -> None:
         looked_at = view(subject.released.model, subject.types)
         self._sequence = Sequence(subject.imported, looked_at)
         self._threads = threads
         self._allow_rounding = allow_rounding
-        self._deadline = deadline
+        self._late = late
         self._nodes = len(subject.released.model.graph.node)
         self._one_pass = subject.imported.graph.total_cost()
         self._kinds: dict[tuple[int, ...], Segments] = {}
@@ -202,9 +208,6 @@ class _Chooser:
 
         return cost
 
-    def _late(self) -> bool:
-        return time.monotonic() > self._deadline
-
     def _as_plan(self, found: _Choice | None, reasons: tuple[str, ...]) -> TilingPlan:
         own_peak = max(self._sequence.step_bytes, default=0)
         if found is None:
@@ -218,6 +221,7 @@ class _Chooser:
                 self._threads,
                 self._allow_rounding,
                 reasons=reasons,
+                late=self._late(),
             )
         tensors = self._sequence.imported.graph.tensors
         return TilingPlan(
@@ -231,6 +235,7 @@ class _Chooser:
             self._allow_rounding,
             tuple(tensors[t].name for t in found.sequence.dropped),
             reasons,
+            self._late(),
         )
 
     def _reasons(self, budget_bytes: int) -> tuple[str]:

@@ -24,7 +24,8 @@ class TilingPlan:
     the start of kernels add to a run, of which `one_pass` is the time. `nodes_added`: how many
     more nodes the file has. `threads`, `allow_rounding`: what it was planned for. `recomputed`:
     values that are made again in each tile that reads them rather than kept. `reasons`: why there
-    are no regions, or no more of them, one line each.
+    are no regions, or no more of them, one line each. `late`: the time was over before all had been
+    tried.
     """
 
     regions: tuple[Region, ...]
@@ -37,6 +38,7 @@ class TilingPlan:
     allow_rounding: bool
     recomputed: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    late: bool = False
 
     @property
     def extra_time(self) -> float:

@@ -228,6 +228,8 @@ class Segments:
         whole elements everywhere."""
         types = self.sequence.view.types
         step = 1
+        if any(len(types[name].shape) <= axis for name in names for axis, _ in grid):
+            return step  # Such a region is refused.
         for axis, tiles in grid:
             size = min(types[name].shape[axis] for name in names)
             for node in sample.nodes:

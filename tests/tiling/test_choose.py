@@ -60,11 +60,20 @@ def refused_with_two_ranks() -> onnx.ModelProto:
     return net.model(*outputs)
 
 
+def two_ranks() -> onnx.ModelProto:
+    """What is made of a picture has fewer axes than the picture, which is kept, too."""
+    net = Net()
+    x = net.conv(net.input("x", 1, 3, 64, 64), 3, 16, 3)
+    x = net.conv(net.add("Relu", x), 16, 4, 3)
+    return net.model(x, net.add("ReduceMax", x, axes=[1], keepdims=0))
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "espcn": lambda: BUILDERS["espcn"](size=192, scale=2),
     "unet": lambda: BUILDERS["unet"](size=128, base=16, levels=3),
     "mobilenet": lambda: BUILDERS["mobilenet"](size=128),
     "transformer": lambda: BUILDERS["transformer"](depth=1, sequence=512, heads=4, width=64),
+    "two ranks": two_ranks,
     "no regions": no_regions,
     "refused": refused,
     "refused at its peak": refused_at_its_peak,
@@ -92,7 +101,13 @@ def choose(name: str, share: float | None, seconds: float = 60.0) -> TilingPlan:
 
 @pytest.mark.parametrize(
     ("name", "share"),
-    [("espcn", 0.15), ("unet", 0.3), ("mobilenet", 0.35), ("transformer", 0.25), ("unet", None)],
+    [
+        ("espcn", 0.15),
+        ("unet", 0.3),
+        ("mobilenet", 0.35),
+        ("transformer", 0.25),
+        ("unet", None),
+    ],
 )
 def test_predicted_peak_is_profiled_and_measured_and_the_bits_are_the_same(
     name: str, share: float | None
@@ -200,3 +215,15 @@ def test_values_with_a_gap_can_be_dropped_the_largest_first() -> None:
     assert max(dropped.cut_bytes) <= max(sequence.cut_bytes)
     assert len(dropped.lacking) == 1
     assert sequence.lacking == frozenset()
+
+
+def test_outputs_of_different_ranks_are_not_cut_together() -> None:
+    plan = choose("two ranks", None)
+    assert all(len(region.outputs) == 1 for region in plan.regions)
+
+
+def test_a_stop_ends_the_search() -> None:
+    peak = own_peak(subject("unet"))
+    arguments = {"threads": 2, "allow_rounding": False, "seconds": 60.0}
+    plan = choose_regions(subject("unet"), peak // 5, stop=lambda: True, **arguments)
+    assert plan.late and not plan.regions
