@@ -72,7 +72,7 @@ class Options:
     `optimize`: the level of the runtime's own optimizations that are done before the plan.
     `dims`: sizes of symbolic dimensions. `inputs`: an .npz file to measure with, random values of
     `seed` otherwise. `planner`: a name in PLANNERS. `recompute`: whether nodes may run again.
-    `tiling`: whether ops may be cut (never with `order` "default"). `allow_rounding`: whether ops
+    `tiling`: whether ops may be cut (not with `order` "default" or `session` "stock"). `allow_rounding`: whether ops
     may be cut, or replaced by others that need less scratch, where that rounds differently.
     `allow_ops`: custom op types that may be recomputed. `costs`: where op times come from, "model"
     or "measured". `time_limit`: seconds of planning. `threads`: of the runtime, None for its own
@@ -99,7 +99,8 @@ class Options:
     @property
     def tiles(self) -> bool:
         """Whether ops may be cut."""
-        return self.tiling and self.order == ExecutionOrder.PRIORITY
+        recipe = self.session == "recipe" and self.order == ExecutionOrder.PRIORITY
+        return self.tiling and recipe
 
     def __post_init__(self) -> None:
         if self.seed < 0:

@@ -106,3 +106,8 @@ def test_audit_says_what_tiles_reach(espcn: Path) -> None:
     assert result.tiling.peak_bytes < 0.5 * result.floor.nbytes
     text = audit_text(result)
     assert "in tiles" in text and "tiles may meet it" in text
+
+
+def test_files_for_default_options_have_no_tiles() -> None:
+    assert not Options(session="stock").tiles
+    assert not Options(order="default", recompute=False).tiles
