@@ -72,8 +72,9 @@ class Options:
     `optimize`: the level of the runtime's own optimizations that are done before the plan.
     `dims`: sizes of symbolic dimensions. `inputs`: an .npz file to measure with, random values of
     `seed` otherwise. `planner`: a name in PLANNERS. `recompute`: whether nodes may run again.
-    `tiling`: whether ops may be cut (not with `order` "default" or `session` "stock"). `allow_rounding`: whether ops
-    may be cut, or replaced by others that need less scratch, where that rounds differently.
+    `tiling`: whether ops may be cut (not with `order` "default" or `session` "stock").
+    `allow_rounding`: whether ops may be cut, or replaced by others that need less scratch, where
+    that rounds differently.
     `allow_ops`: custom op types that may be recomputed. `costs`: where op times come from, "model"
     or "measured". `time_limit`: seconds of planning. `threads`: of the runtime, None for its own
     choice. `verify`: run both models and compare.
