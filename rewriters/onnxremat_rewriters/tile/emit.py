@@ -216,7 +216,8 @@ class _Writer:
 
     def finish(self) -> tuple[onnx.ModelProto, tuple[Origin, ...]]:
         """The model and the origins of its nodes. All else of the argument stays as it was, but for
-        Constant nodes that nobody reads, and statements about values that are no longer there."""
+        constants that nobody reads any more, and statements about values that are no longer there.
+        """
         model = onnx.ModelProto()
         model.CopyFrom(self._view.model)
         graph = model.graph
@@ -229,6 +230,11 @@ class _Writer:
         ]
         del graph.node[:]
         graph.node.extend(node for node, _ in kept)
+        unread = {name for names in self._view.reads for name in names} - read
+        unread -= {value.name for value in graph.input}
+        for index in reversed(range(len(graph.initializer))):
+            if graph.initializer[index].name in unread:
+                del graph.initializer[index]
         graph.initializer.extend(self._initializers)
         there = {name for node in graph.node for name in node.output}
         there.update(t.name for t in graph.initializer)

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from onnxremat_rewriters.tile import Kind, Region, follow, plan_region, program, tile, view
 from tests.rewriters.tile.nets import (
@@ -62,6 +62,21 @@ def test_weights_are_shared() -> None:
     after = {t.name: t.SerializeToString() for t in made.model.graph.initializer}
     assert before.items() <= after.items()
     assert all(len(after[name]) < 200 for name in after.keys() - before.keys())
+
+
+def test_constants_that_tiles_replaced_are_gone() -> None:
+    net = Net()
+    x = net.input("x", 1, 32, 8)
+    split = net.constant(np.array([1, 32, 2, 4], np.int64))
+    y = net.add("Relu", net.add("Reshape", net.add("Relu", x), split))
+    model = net.model(y)
+    unread = numpy_helper.from_array(np.zeros(2, np.float32), "unread before")
+    model.graph.initializer.append(unread)
+    made = tiled_exactly(model, Region((x,), (y,), ((1, 4),)))
+    names = {t.name for t in made.model.graph.initializer}
+    read = {name for node in made.model.graph.node for name in node.input}
+    assert split not in names and "unread before" in names
+    assert names - {"unread before"} <= read
 
 
 def test_an_inner_value_that_is_read_outside_is_made_whole_too() -> None:
