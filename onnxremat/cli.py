@@ -201,8 +201,8 @@ def rewrite_command(
         typer.Option(
             min=0.1,
             max=86400,
-            help="Seconds to plan in, up to four times; running and measuring the model come on "
-            "top (with --session stock, one or two minutes).",
+            help="Seconds to plan in, up to four times, and as often in tiles; running and "
+            "measuring come on top (with --session stock, one or two minutes).",
         ),
     ] = 10.0,
     threads: Threads = None,

@@ -41,14 +41,15 @@ def bind_dimensions(loaded: LoadedModel, dims: Mapping[str, int]) -> Binding:
     for (name, axis), size in axes.items():
         _bind_axis(inputs[name], axis, size, symbols)
     shapes = {name: _shape(value, symbols, axes) for name, value in inputs.items()}
-    missing = [
-        f"--dim {dim if dim != '?' else f'{name}:{axis}'}=SIZE (dimension {axis} of input {name!r})"
-        for name, shape in shapes.items()
-        for axis, dim in enumerate(shape)
-        if isinstance(dim, str)
-    ]
+    missing: dict[str, list[str]] = {}
+    for name, shape in shapes.items():
+        for axis, dim in enumerate(shape):
+            if isinstance(dim, str):
+                option = dim if dim != "?" else f"{name}:{axis}"
+                missing.setdefault(option, []).append(f"dimension {axis} of input {name!r}")
     if missing:
-        raise UsageError("the model leaves sizes open: give " + ", ".join(missing))
+        given = (f"--dim {one}=SIZE ({' and '.join(at)})" for one, at in missing.items())
+        raise UsageError("the model leaves sizes open: give " + ", ".join(given))
     complete = {n: tuple(d for d in s if isinstance(d, int)) for n, s in shapes.items()}
     return Binding(complete, symbols)
 

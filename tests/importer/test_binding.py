@@ -36,7 +36,11 @@ def test_inner_names_may_be_bound_too() -> None:
 @pytest.mark.parametrize(
     ("dims", "message"),
     [
-        ({}, r"--dim batch=SIZE \(dimension 0 of input 'x:0'\), --dim x:0:2=SIZE"),
+        (
+            {},
+            r"--dim batch=SIZE \(dimension 0 of input 'x:0' and dimension 0 of input 'z'\), "
+            "--dim x:0:2=SIZE",
+        ),
         ({"batch": 4}, r"give --dim x:0:2=SIZE \(dimension 2 of input 'x:0'\)"),
         ({"bacth": 4}, r"no dimension 'bacth'; it has batch, x:0:2"),
         ({"w:0": 4}, "no dimension 'w:0'"),
