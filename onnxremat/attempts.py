@@ -25,6 +25,9 @@ TILING_TARGETS = (1.0, 0.95, 0.88)
 """Shares of the limit that tiles are chosen for in turn: the runtime may take more than predicted.
 """
 
+TILING_SHARE = 2.0
+"""Of the seconds, for choosing regions: where one op exceeds the limit, whole ops need none."""
+
 ORDER_SHARE = 0.2
 """The share of the seconds for an order of whole ops before tiles are chosen."""
 
@@ -143,7 +146,7 @@ class Attempts:
                 None if self.budget is None else int(share * self.budget),
                 threads=options.threads or usable_processors(),
                 allow_rounding=options.allow_rounding,
-                seconds=options.time_limit,
+                seconds=TILING_SHARE * options.time_limit,
                 stop=self.stop,
             )
             if not tiling.regions or (planned is not None and not self._pays(tiling, planned)):
