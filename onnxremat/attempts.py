@@ -11,7 +11,6 @@ from onnxremat.bounds import peak_bound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
 from onnxremat.planners import PLANNERS
-from onnxremat.planners._engine import usable_processors
 from onnxremat.planning import plan_within
 from onnxremat.prepare import Options, ProgressReport, Subject, with_substitutes
 from onnxremat.runtimes.recipe import ExecutionOrder
@@ -144,7 +143,7 @@ class Attempts:
             tiling = choose_regions(
                 base,
                 None if self.budget is None else int(share * self.budget),
-                threads=options.threads or usable_processors(),
+                threads=options.exact_threads,
                 allow_rounding=options.allow_rounding,
                 seconds=TILING_SHARE * options.time_limit,
                 stop=self.stop,

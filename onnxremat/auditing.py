@@ -9,7 +9,6 @@ from onnxremat.graph import Graph, TensorKind
 from onnxremat.memory import MemoryRules, live_at, profile
 from onnxremat.plan import Limits, Problem
 from onnxremat.planners import PLANNERS
-from onnxremat.planners._engine import usable_processors
 from onnxremat.prepare import Options, ProgressReport, prepare, prepare_planner, silent
 from onnxremat.runtimes.measure import measure_activation
 from onnxremat.runtimes.rules import RECIPE_RULES
@@ -116,7 +115,7 @@ def audit(
     tiling = choose_regions(
         ordered_subject(subject, reordered.schedule, options),
         None,
-        threads=options.threads or usable_processors(),
+        threads=options.exact_threads,
         allow_rounding=False,
         seconds=min(_TILING_SECONDS, options.time_limit),
     )

@@ -17,7 +17,6 @@ from onnxremat.importer import import_model, infer_types
 from onnxremat.memory import profile
 from onnxremat.plan import Limits, PlanStatus, Problem
 from onnxremat.planners import PLANNERS
-from onnxremat.planners._engine import usable_processors
 from onnxremat.prepare import (
     Options,
     ProgressReport,
@@ -204,7 +203,7 @@ class _Runs:
         tiling = choose_regions(
             self.subject,
             budget,
-            threads=self.options.threads or usable_processors(),
+            threads=self.options.exact_threads,
             allow_rounding=False,
             seconds=self.options.time_limit,
         )

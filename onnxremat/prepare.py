@@ -25,6 +25,7 @@ from onnxremat.importer import (
     load,
 )
 from onnxremat.planners import compile_kernels, compiled_kernels_cached
+from onnxremat.planners._engine import usable_processors
 from onnxremat.runtimes.compare import different_names
 from onnxremat.runtimes.functions import expand_functions
 from onnxremat.runtimes.inputs import load_inputs, make_inputs
@@ -96,6 +97,11 @@ class Options:
     threads: int | None = None
     seed: int = 0
     verify: bool = True
+
+    @property
+    def exact_threads(self) -> int:
+        """The number of threads that tiles are exact for: the one asked for, or this machine's."""
+        return self.threads or usable_processors()
 
     @property
     def tiles(self) -> bool:

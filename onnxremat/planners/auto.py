@@ -90,11 +90,11 @@ def auto(problem: Problem, limits: Limits) -> Plan:
     proved = plan.status in (PlanStatus.OPTIMAL, PlanStatus.INFEASIBLE)
     if proved or not may_copy or clock.over():
         return _named(plan)
-    share = SEARCH_SHARE if len(problem.graph.ops) <= WHOLE else SEARCH_SHARE_LARGE
-    share = share if problem.budget_bytes is not None else 1.0
     if training:
         plan = _trained(problem, plan, ordered, limits, clock)
     else:
+        share = SEARCH_SHARE if len(problem.graph.ops) <= WHOLE else SEARCH_SHARE_LARGE
+        share = share if problem.budget_bytes is not None else 1.0
         starts = dict.fromkeys((plan.schedule, *ordered, *problem.starts))
         warm = replace(problem, starts=tuple(starts))
         plan = _better(problem, plan, local_search(warm, _share(limits, clock, share)))

@@ -11,7 +11,7 @@ for by halving.
 import time
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxremat.prepare import Subject
 from onnxremat.tiling.plan import TilingPlan, most_nodes
@@ -196,9 +196,7 @@ class _Chooser:
         chosen: dict[tuple[int, int], Option],
     ) -> Callable[[int, int, float], int | None]:
         def cost(i: int, j: int, below: float) -> int | None:
-            if self._late():
-                return None
-            if j - i > MOST_OPS:
+            if j - i > MOST_OPS or self._late():
                 return None
             found = segments.within(i, j, budget_bytes, below)
             if found is None:
@@ -210,32 +208,28 @@ class _Chooser:
 
     def _as_plan(self, found: _Choice | None, reasons: tuple[str, ...]) -> TilingPlan:
         own_peak = max(self._sequence.step_bytes, default=0)
-        if found is None:
-            return TilingPlan(
-                (),
-                own_peak,
-                own_peak,
-                0,
-                self._one_pass,
-                0,
-                self._threads,
-                self._allow_rounding,
-                reasons=reasons,
-                late=self._late(),
-            )
-        tensors = self._sequence.imported.graph.tensors
-        return TilingPlan(
-            tuple(one.region for one in found.options if one.region is not None),
-            found.peak_bytes,
+        plan = TilingPlan(
+            (),
             own_peak,
-            found.cost,
+            own_peak,
+            0,
             self._one_pass,
-            found.nodes,
+            0,
             self._threads,
             self._allow_rounding,
-            tuple(tensors[t].name for t in found.sequence.dropped),
-            reasons,
-            self._late(),
+            reasons=reasons,
+            late=self._late(),
+        )
+        if found is None:
+            return plan
+        tensors = self._sequence.imported.graph.tensors
+        return replace(
+            plan,
+            regions=tuple(one.region for one in found.options if one.region is not None),
+            peak_bytes=found.peak_bytes,
+            extra_cost=found.cost,
+            nodes_added=found.nodes,
+            recomputed=tuple(tensors[t].name for t in found.sequence.dropped),
         )
 
     def _reasons(self, budget_bytes: int) -> tuple[str]:

@@ -13,9 +13,8 @@ from onnxremat.costs import DEFAULT_COSTS
 from onnxremat.tiling.sequence import Sequence
 from onnxremat_rewriters.tile import Box, NodeTile, extent
 from onnxremat_rewriters.tile.boxes import whole
+from onnxremat_rewriters.tile.program import SMALL_BYTES
 
-SMALL_BYTES = 1024
-"""Constants up to this size are cut when the model is written."""
 THREAD_SCRATCH_BYTES = 65_536
 """Scratch of a convolution that does not depend on its size, for each thread."""
 RUN_NS = 60
