@@ -5,13 +5,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 
+from onnxremat import cli_options as option
 from onnxremat import report
 from onnxremat.errors import (
     Interrupted,
@@ -21,8 +21,8 @@ from onnxremat.errors import (
     UsageError,
 )
 from onnxremat.files import check_output, write_file
-from onnxremat.prepare import COMPILING, Options
-from onnxremat.rewriting import default_output, rewrite
+from onnxremat.prepare import CHOOSING, COMPILING, PLANNING, Options
+from onnxremat.rewriting import outputs, rewrite
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
 
 app = typer.Typer(
@@ -38,32 +38,18 @@ _emitted: list[Any] = []
 """Results printed: with --json an error is an object of its own only if there is none yet."""
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
-Model = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
-Dim = Annotated[
-    list[str],
-    typer.Option("--dim", metavar="NAME=VALUE", help="Size of a symbolic dimension; repeatable."),
-]
-Inputs = Annotated[
-    Path | None,
-    typer.Option(help="An .npz file with the model inputs to measure with (default: random)."),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(min=1, max=256, help="Threads of the runtime (default: its own choice)."),
-]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the planner and of random inputs.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-
 
 class Interrupt:
-    """Turns the first Ctrl-C during planning into a polite stop; elsewhere it ends the command."""
+    """Turns the first Ctrl-C during planning into a polite stop, if the command is `polite`; else
+    it ends the command."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, polite: bool) -> None:
+        self.polite = polite
         self.planning = False
         self.requested = False
 
     def __call__(self, _signal: int, _frame: FrameType | None) -> None:
-        if self.planning and not self.requested:
+        if self.polite and self.planning and not self.requested:
             self.requested = True
             return
         raise KeyboardInterrupt
@@ -78,7 +64,7 @@ class Progress:
         self._status = None if quiet or not _err.is_terminal else _err.status("")
 
     def __call__(self, stage: str, detail: str = "") -> None:
-        self._interrupt.planning = stage == "planning"
+        self._interrupt.planning = stage in (PLANNING, CHOOSING)
         if stage == COMPILING and not self._quiet:
             _err.print(f"onnxremat: {stage}")
         if self._status is not None:
@@ -91,8 +77,8 @@ class Progress:
 
 
 @contextmanager
-def _progress(*, quiet: bool) -> Iterator[tuple[Progress, Interrupt]]:
-    interrupt = Interrupt()
+def _progress(*, quiet: bool, polite: bool = False) -> Iterator[tuple[Progress, Interrupt]]:
+    interrupt = Interrupt(polite=polite)
     before = signal.signal(signal.SIGINT, interrupt)
     progress = Progress(interrupt, quiet=quiet)
     try:
@@ -130,118 +116,44 @@ def _emit(result: Any, text: Callable[[Any], str], *, as_json: bool) -> None:
 
 @app.command("rewrite")
 def rewrite_command(
-    model: Model,
-    mem: Annotated[
-        str,
-        typer.Option(
-            help="Limit: 4MB, 4MiB, bytes, 60% of the model's own, or min. Of the activation peak "
-            "by default, of resident memory with --session stock, of the arena with --runtime "
-            "generic."
-        ),
-    ],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write.")] = None,
-    runtime: Annotated[
-        str, typer.Option(help="ort-cpu, or generic: fixed offsets in one arena.")
-    ] = "ort-cpu",
-    session: Annotated[
-        str,
-        typer.Option(
-            help="recipe: the file is opened with the options stored in it. stock: with ONNX "
-            "Runtime's defaults."
-        ),
-    ] = "recipe",
-    order: Annotated[
-        str,
-        typer.Option(
-            help="Who keeps the order of the nodes. priority: a session option in the file. "
-            "default: their positions alone, for orders that ONNX Runtime's default can give (with "
-            "--no-recompute)."
-        ),
-    ] = "priority",
-    optimize: Annotated[
-        str,
-        typer.Option(
-            help="none, basic, extended or all: ONNX Runtime optimizes the model first, and what "
-            "it makes is planned."
-        ),
-    ] = "none",
-    emit_plan: Annotated[
-        Path | None,
-        typer.Option(
-            help="JSON file with order and buffer offsets (written beside the model with "
-            "--runtime generic)."
-        ),
-    ] = None,
-    dim: Dim = [],  # noqa: B006 - typer copies it
-    inputs: Inputs = None,
-    planner: Annotated[str, typer.Option(help="A name from `onnxremat planners`.")] = "auto",
-    recompute: Annotated[
-        bool, typer.Option("--recompute/--no-recompute", help="Whether nodes may run again.")
-    ] = True,
-    tiling: Annotated[
-        bool,
-        typer.Option(
-            "--tiling/--no-tiling",
-            help="Whether ops may be cut into tiles where whole ops miss the limit or take longer.",
-        ),
-    ] = True,
-    allow_rounding: Annotated[
-        bool,
-        typer.Option(
-            "--allow-rounding",
-            help="Ops may be replaced by others that need less scratch and round differently.",
-        ),
-    ] = False,
-    allow_op: Annotated[
-        list[str], typer.Option(help="Custom op type that may be recomputed; repeatable.")
-    ] = [],  # noqa: B006
-    costs: Annotated[str, typer.Option(help="Times of ops: model or measured.")] = "model",
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            max=86400,
-            help="Seconds to plan in, up to four times, and as often in tiles; running and "
-            "measuring come on top (with --session stock, one or two minutes).",
-        ),
-    ] = 10.0,
-    threads: Threads = None,
-    seed: Seed = 0,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Run both models and compare every bit.")
-    ] = True,
-    as_json: AsJson = False,
+    model: option.Model,
+    mem: option.Limit,
+    output: option.Output = None,
+    runtime: option.Runtime = "ort-cpu",
+    session: option.Session = "recipe",
+    order: option.Order = "priority",
+    optimize: option.Optimize = "none",
+    emit_plan: option.EmitPlan = None,
+    dim: option.Dim = [],  # noqa: B006 - typer copies it
+    inputs: option.Inputs = None,
+    planner: option.Planner = "auto",
+    recompute: option.Recompute = True,
+    tiling: option.Tiling = True,
+    allow_rounding: option.AllowRounding = False,
+    allow_op: option.AllowOp = [],  # noqa: B006
+    costs: option.Costs = "model",
+    time_limit: option.TimeLimit = 10.0,
+    threads: option.Threads = None,
+    seed: option.Seed = 0,
+    verify: option.Verify = True,
+    as_json: option.AsJson = False,
 ) -> None:
     """Write a model that runs within a memory limit."""
     limit = parse_limit(mem)
     options = Options(
-        runtime=runtime,
-        session=session,
-        order=order,
-        optimize=optimize,
-        dims=parse_dims(dim),
-        inputs=inputs,
-        planner=planner,
-        recompute=recompute,
-        tiling=tiling,
-        allow_rounding=allow_rounding,
-        allow_ops=tuple(allow_op),
-        costs=costs,
-        time_limit=time_limit,
-        threads=threads,
-        seed=seed,
-        verify=verify,
-    )
-    target = output if output is not None else default_output(model, limit, options)
-    if emit_plan is None and runtime == "generic":
-        emit_plan = target.with_suffix(".plan.json")
-    with _progress(quiet=as_json) as (progress, interrupt):
+        runtime=runtime, session=session, order=order, optimize=optimize, dims=parse_dims(dim),
+        inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
+        allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
+        time_limit=time_limit, threads=threads, seed=seed, verify=verify,
+    )  # fmt: skip
+    target, plan = outputs(model, limit, options, output, emit_plan)
+    with _progress(quiet=as_json, polite=True) as (progress, interrupt):
         result = rewrite(
             model,
             limit,
             options,
             output=target,
-            plan_output=emit_plan,
+            plan_output=plan,
             progress=progress,
             stop=lambda: interrupt.requested,
         )
@@ -250,16 +162,14 @@ def rewrite_command(
 
 @app.command("audit")
 def audit_command(
-    model: Model,
-    mem: Annotated[str | None, typer.Option(help="A limit to compare with.")] = None,
-    dim: Dim = [],  # noqa: B006
-    inputs: Inputs = None,
-    fail_above: Annotated[
-        str | None, typer.Option(help="Exit with 7 if the activation peak is above this size.")
-    ] = None,
-    threads: Threads = None,
-    seed: Seed = 0,
-    as_json: AsJson = False,
+    model: option.Model,
+    mem: option.LimitToCompare = None,
+    dim: option.Dim = [],  # noqa: B006
+    inputs: option.Inputs = None,
+    fail_above: option.FailAbove = None,
+    threads: option.Threads = None,
+    seed: option.Seed = 0,
+    as_json: option.AsJson = False,
 ) -> None:
     """Say what a model needs, where its peak is, and how far a schedule could lower it."""
     from onnxremat.auditing import audit
@@ -279,22 +189,16 @@ def audit_command(
 
 @app.command("frontier")
 def frontier_command(
-    model: Model,
-    planners: Annotated[
-        str | None, typer.Option(help="Names from `onnxremat planners`, with commas between.")
-    ] = None,
-    budgets: Annotated[
-        int, typer.Option(min=1, max=100, help="Limits between the smallest peak and the own one.")
-    ] = 6,
-    time_limit: Annotated[
-        float, typer.Option(min=0.1, max=86400, help="Seconds for each planner and limit.")
-    ] = 2.0,
-    html: Annotated[Path | None, typer.Option(help="Write a report with a plot there.")] = None,
-    dim: Dim = [],  # noqa: B006
-    inputs: Inputs = None,
-    threads: Threads = None,
-    seed: Seed = 0,
-    as_json: AsJson = False,
+    model: option.Model,
+    planners: option.Planners = None,
+    budgets: option.Budgets = 6,
+    time_limit: option.TimeLimitEach = 2.0,
+    html: option.Html = None,
+    dim: option.Dim = [],  # noqa: B006
+    inputs: option.Inputs = None,
+    threads: option.Threads = None,
+    seed: option.Seed = 0,
+    as_json: option.AsJson = False,
 ) -> None:
     """Plan for many limits with many planners: memory against time. Writes no model."""
     from onnxremat.frontier_report import frontier_html, frontier_text
@@ -315,16 +219,14 @@ def frontier_command(
 
 @app.command("verify")
 def verify_command(
-    original: Model,
-    rewritten: Annotated[Path, typer.Argument(help="The rewritten file.", show_default=False)],
-    mem: Annotated[
-        str | None, typer.Option(help="A limit that the rewritten peak must keep.")
-    ] = None,
-    dim: Dim = [],  # noqa: B006
-    inputs: Inputs = None,
-    threads: Threads = None,
-    seed: Seed = 0,
-    as_json: AsJson = False,
+    original: option.Model,
+    rewritten: option.Rewritten,
+    mem: option.LimitToKeep = None,
+    dim: option.Dim = [],  # noqa: B006
+    inputs: option.Inputs = None,
+    threads: option.Threads = None,
+    seed: option.Seed = 0,
+    as_json: option.AsJson = False,
 ) -> None:
     """Run two models: outputs equal bit for bit, measured peaks, measured times."""
     from onnxremat.verification import require, verify_files
@@ -338,7 +240,7 @@ def verify_command(
 
 
 @app.command("planners")
-def planners_command(as_json: AsJson = False) -> None:
+def planners_command(as_json: option.AsJson = False) -> None:
     """List the planners, with the paper of each."""
     from onnxremat.planners import PLANNERS
 
@@ -346,9 +248,7 @@ def planners_command(as_json: AsJson = False) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _main(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
+def _main(version: option.Version = False) -> None:
     if version:
         import onnxremat
 

@@ -3,22 +3,103 @@
 The planner minimises a model of memory, which is additive; the runtime's allocator is not, and is
 emulated once a plan is finished (`expect`); the runtime itself is the truth (`measure`). The
 model's error on the model's own order is taken off the limit first; as long as a plan is expected
-to take, or takes, more than the limit, the target is lowered by the excess and planned again.
+to take, or takes, more than the limit, the target is lowered by the excess and planned again, from
+what was found so far. All rounds share the seconds of one `PlanningTime`.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from onnxremat.bounds import PeakBound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.plan import Limits, Plan, Planner, Problem
+from onnxremat.schedule import Schedule
 from onnxremat.units import format_bytes
 
 MAX_ROUNDS = 4
 """Plans made at most for one limit."""
 
+FIRST_SHARE, LATER_SHARE = 0.9, 0.5
+"""Of the seconds that are left, for the first plan and for each one after it; the last has all."""
+
 SMALLEST_SECONDS = 3.0
 """For the smallest peak that is named where a limit is impossible."""
+
+OVER_SHARE = 0.01
+"""Where less than this share of the seconds is left, time is over: nothing could be done in it."""
+
+
+class PlanningTime:
+    """The seconds of a time limit: they pass while something is planned (`passing`), not while
+    models run or are measured. Those of a `part` are its parent's, too."""
+
+    def __init__(
+        self,
+        seconds: float,
+        now: Callable[[], float] = time.monotonic,
+        parent: "PlanningTime | None" = None,
+    ) -> None:
+        self.seconds = seconds
+        self._now = now
+        self._parent = parent
+        self._passed = 0.0
+
+    @property
+    def left_seconds(self) -> float:
+        """What has not passed yet; 0 if more has."""
+        left = max(0.0, self.seconds - self._passed)
+        return left if self._parent is None else min(left, self._parent.left_seconds)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing should be started any more."""
+        return self.passed(1 - OVER_SHARE) or (self._parent is not None and self._parent.over)
+
+    @property
+    def whole(self) -> "PlanningTime":
+        """What this is a part of."""
+        return self if self._parent is None else self._parent.whole
+
+    def passed(self, share: float) -> bool:
+        """Whether so much of it has passed."""
+        return self._passed >= share * self.seconds
+
+    def said(self) -> str:
+        """How long was planned, and whether that was all, in words."""
+        limit = f"{self.whole.seconds:g}"
+        if self.whole.over:
+            return f"in the {limit} s of --time-limit, which are over"
+        return f"in {self._passed:.1f} of the {limit} s of --time-limit"
+
+    def part(self, share: float) -> "PlanningTime":
+        """A share of what is left."""
+        return PlanningTime(share * self.left_seconds, self._now, self)
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Inside, time passes."""
+        began = self._now()
+        try:
+            yield
+        finally:
+            self._pass(self._now() - began)
+
+    def _pass(self, seconds: float) -> None:
+        self._passed += seconds
+        if self._parent is not None:
+            self._parent._pass(seconds)
+
+
+class PlanMissedError(NoPlanFoundError):
+    """No plan was found in time. `found` says what was instead, `schedule` is the last one that was
+    tried, worth going on from."""
+
+    def __init__(self, message: str, found: str, schedule: Schedule) -> None:
+        super().__init__(message)
+        self.found = found
+        self.schedule = schedule
 
 
 @dataclass(frozen=True)
@@ -34,6 +115,7 @@ def plan_within(
     problem: Problem,
     planner: Planner,
     limits: Limits,
+    clock: PlanningTime,
     *,
     bound: PeakBound | None,
     error_bytes: int,
@@ -48,28 +130,39 @@ def plan_within(
     below a plan's own peak. `error_bytes` is what the runtime takes beyond the model of memory.
     `expect` predicts a plan's measure: one that is expected to take too much, by more than the
     share `tolerance` by which predictions err, is not measured but planned again, unless it was the
-    last chance. Without a budget the planner's smallest peak is measured once. Raises
-    InfeasibleError with the bound, the op that sets it and the `rewriters` that were allowed, or
-    NoPlanFoundError with the smallest peak.
+    last chance. Without a budget the planner's smallest peak is measured once.
+
+    The planner has the seconds of `clock`, not those of `limits`: the first round most of them, the
+    others a part of the rest and what was planned before as a start; none begins when time is over.
+    Raises InfeasibleError with the bound, the op that sets it and the `rewriters` that were
+    allowed, or NoPlanFoundError with the smallest peak.
     """
+
+    def plan_for(target: int | None, seconds: float, starts: tuple[Schedule, ...] = ()) -> Plan:
+        asked = replace(problem, budget_bytes=target, starts=(*starts, *problem.starts))
+        with clock.passing():
+            return planner(asked, replace(limits, seconds=seconds))
+
     limit = problem.budget_bytes
     if limit is None:
-        plan = planner(problem, limits)
+        plan = plan_for(None, clock.left_seconds)
         return Attempt(None, plan, measure(plan))
     floor = 0 if bound is None else bound.nbytes
     if bound is not None and floor > limit:
-        seconds = min(limits.seconds, SMALLEST_SECONDS)
-        plan = planner(replace(problem, budget_bytes=None), replace(limits, seconds=seconds))
+        plan = plan_for(None, min(clock.left_seconds, SMALLEST_SECONDS))
         raise InfeasibleError(_infeasible(limit, bound, plan, rewriters))
     target = max(floor, limit - max(0, error_bytes))
     smallest_bytes = None
+    starts: tuple[Schedule, ...] = ()
     for left in reversed(range(MAX_ROUNDS)):
-        plan = planner(replace(problem, budget_bytes=target), limits)
+        share = (LATER_SHARE if starts else FIRST_SHARE) if left else 1.0
+        plan = plan_for(target, share * clock.left_seconds, starts)
+        starts = (plan.schedule,)
         if bound is not None and plan.peak_bound_bytes > limit:
             proved = PeakBound(plan.peak_bound_bytes, None, f"proved for {plan.scope}")
             raise InfeasibleError(_infeasible(limit, proved, plan, rewriters))
         taken = max(plan.peak_bytes, expect(plan))
-        last = left == 0 or not plan.meets(target) or target == floor
+        last = left == 0 or not plan.meets(target) or target == floor or clock.over
         possible = plan.meets(limit) or bound is None
         if possible and (taken <= (1 + tolerance) * limit or last):
             taken = measure(plan)
@@ -80,11 +173,13 @@ def plan_within(
             break
         target = max(floor, target - (taken - limit))
     below = f", and none below {format_bytes(floor)} exists" if bound is not None else ""
+    found = f"the smallest peak found is {format_bytes(smallest_bytes or 0)}{below}"
     scope = f" ({plan.scope})" if plan.scope else ""
-    raise NoPlanFoundError(
-        f"no plan within {format_bytes(limit)} was found in {limits.seconds:g} s{scope}; the "
-        f"smallest peak found is {format_bytes(smallest_bytes or 0)}{below}; try a longer "
-        "--time-limit, another --planner or a higher --mem"
+    raise PlanMissedError(
+        f"no plan within {format_bytes(limit)} was found {clock.said()}{scope}; {found}; try a "
+        "longer --time-limit, another --planner or a higher --mem",
+        found,
+        plan.schedule,
     )
 
 

@@ -43,6 +43,9 @@ from onnxremat_rewriters.substitutes import Replaced, Substitution, substitute
 COMPILING = "compiling the planner, once on this machine (about 20 s)"
 """A stage worth telling even where progress is not shown."""
 
+PLANNING, CHOOSING = "planning", "choosing regions to tile"
+"""The stages that time limits, and that an interruption ends with the best plan so far."""
+
 COST_SOURCES = ("model", "measured")
 SESSIONS = ("recipe", "stock")
 RUNTIMES = ("ort-cpu", "generic")
@@ -77,8 +80,14 @@ class Options:
     `allow_rounding`: whether ops may be cut, or replaced by others that need less scratch, where
     that rounds differently.
     `allow_ops`: custom op types that may be recomputed. `costs`: where op times come from, "model"
-    or "measured". `time_limit`: seconds of planning. `threads`: of the runtime, None for its own
-    choice. `verify`: run both models and compare.
+    or "measured". `threads`: of the runtime, None for its own choice. `verify`: run both models and
+    compare.
+
+    `time_limit`: the seconds that planners and the choice of tiles have, all together; running,
+    predicting and measuring come on top. Where one op alone exceeds the limit, tiles get them all,
+    and without tiles whole ops do. Otherwise whole ops have six tenths (four for the smallest
+    peak), tiles come next, and if those come to nothing, whole ops have what is left. A tenth of
+    each is kept for planning again what takes more in the runtime than it was planned to.
     """
 
     runtime: str = "ort-cpu"
@@ -196,7 +205,11 @@ def prepare_feed(path: Path, options: Options) -> Feed:
 
     Raises UsageError (no such file or dimension, an unbound one, bad inputs) or ModelError.
     """
-    loaded = load(path)
+    return feed_for(load(path), options)
+
+
+def feed_for(loaded: LoadedModel, options: Options) -> Feed:
+    """`prepare_feed` for a model that was read already."""
     dims = dict(options.dims)
     if options.inputs is not None:
         inputs = load_inputs(options.inputs, loaded.model, dims)

@@ -15,6 +15,7 @@ from onnxremat.errors import ModelError, UsageError
 from onnxremat.files import check_external_data, check_output, copy_external_data, write_file
 from onnxremat.plan import Plan
 from onnxremat.planners import PLANNERS
+from onnxremat.planning import PlanningTime
 from onnxremat.prepare import (
     Options,
     ProgressReport,
@@ -97,6 +98,17 @@ def default_output(model: Path, limit: MemoryLimit, options: Options | None = No
     return model.with_name(".".join([model.stem, *parts, "onnx"]))
 
 
+def outputs(
+    model: Path, limit: MemoryLimit, options: Options, output: Path | None, plan: Path | None
+) -> tuple[Path, Path | None]:
+    """The files that are written where the user named none: a model (`default_output`), and for
+    another runtime the plan beside it."""
+    target = output if output is not None else default_output(model, limit, options)
+    if plan is None and options.runtime == "generic":
+        plan = target.with_suffix(".plan.json")
+    return target, plan
+
+
 def rewrite(
     model: str | os.PathLike[str],
     mem: str | int | MemoryLimit,
@@ -167,7 +179,8 @@ def _plan_and_verify(
     peak = find_peak(graph, own_schedule(whole.imported, mode), target.rules)
     prepare_planner(progress)
     started = time.perf_counter()
-    planned = Attempts(target, options, budget, progress, stop).best(whole)
+    clock = PlanningTime(options.time_limit)
+    planned = Attempts(target, options, budget, clock, progress, stop).best(whole)
     subject, made, plan = planned.subject, planned.made, planned.plan
     target.subject = subject
     planning_seconds = time.perf_counter() - started

@@ -8,11 +8,17 @@ from onnxremat.bounds import peak_bound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Limits, Plan, Planner, PlanStatus, Problem, make_plan
-from onnxremat.planning import MAX_ROUNDS, Attempt, plan_within
+from onnxremat.planning import (
+    MAX_ROUNDS,
+    Attempt,
+    PlanMissedError,
+    PlanningTime,
+    plan_within,
+)
 from onnxremat.schedule import given_order
 from tests.graphs import chain
 
-LIMITS = Limits(seconds=1)
+LIMITS = Limits()
 PROBLEM = Problem(chain([500, 500, 100]), MemoryRules(), budget_bytes=1200)
 
 
@@ -28,11 +34,13 @@ def within(
     measure: Callable[[Plan], int],
     expect: Callable[[Plan], int] = lambda plan: 0,
     tolerance: float = 0.0,
+    clock: PlanningTime | None = None,
 ) -> Attempt:
     return plan_within(
         problem,
         planner,
         LIMITS,
+        clock or PlanningTime(1),
         bound=peak_bound(problem.graph, problem.rules),
         error_bytes=error_bytes,
         expect=expect,
@@ -111,6 +119,104 @@ def test_a_runtime_that_always_takes_too_much_is_no_plan() -> None:
     assert len(rounds) == MAX_ROUNDS
 
 
+class Hands:
+    """A clock that only a test moves."""
+
+    seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+def test_parts_of_a_time_share_what_is_left() -> None:
+    hands = Hands()
+    clock = PlanningTime(10, hands.now)
+    part = clock.part(0.6)
+    with part.passing():
+        hands.seconds += 4
+    hands.seconds += 100
+    assert (part.left_seconds, clock.left_seconds) == (2, 6)
+    assert clock.part(0.5).seconds == 3
+    with clock.passing():
+        hands.seconds += 5
+    assert part.left_seconds == 1 and not part.over
+    with part.passing():
+        hands.seconds += 1
+    assert part.over and clock.over and clock.left_seconds == 0
+    assert "the 10 s of --time-limit, which are over" in part.said()
+
+
+def test_time_passes_in_a_plan_that_fails() -> None:
+    hands = Hands()
+    clock = PlanningTime(10, hands.now)
+    with pytest.raises(ZeroDivisionError), clock.passing():
+        hands.seconds += 3
+        raise ZeroDivisionError
+    assert clock.left_seconds == 7 and not clock.over
+
+
+def slow(hands: Hands, share: float, given: list[float]) -> Planner:
+    """A planner that takes a share of its seconds, which are noted."""
+
+    def plan(problem: Problem, limits: Limits) -> Plan:
+        given.append(limits.seconds)
+        hands.seconds += share * limits.seconds
+        return planner(problem, limits)
+
+    return plan
+
+
+def test_rounds_share_the_seconds_and_the_first_has_most() -> None:
+    hands, given = Hands(), list[float]()
+    clock = PlanningTime(10, hands.now)
+    with pytest.raises(NoPlanFoundError, match="in the 10 s of --time-limit, which are over"):
+        within(planner=slow(hands, 1.0, given), clock=clock, measure=lambda plan: 1230)
+    assert given == pytest.approx([9, 0.5, 0.25, 0.25])
+
+
+def test_a_planner_that_ends_early_leaves_its_seconds_to_the_next_round() -> None:
+    hands, given = Hands(), list[float]()
+    clock = PlanningTime(10, hands.now)
+    with pytest.raises(NoPlanFoundError, match=r"in 2\.6 of the 10 s of --time-limit"):
+        within(planner=slow(hands, 0.1, given), clock=clock, measure=lambda plan: 1230)
+    assert given[:2] == pytest.approx([9, 0.5 * 9.1]) and given[3] > 7
+
+
+def test_no_round_begins_when_time_is_over() -> None:
+    hands, given = Hands(), list[float]()
+    clock = PlanningTime(10, hands.now)
+    with pytest.raises(NoPlanFoundError, match="which are over"):
+        within(planner=slow(hands, 2.0, given), clock=clock, measure=lambda plan: 1230)
+    assert given == [9]
+
+
+def test_measuring_takes_no_time_off() -> None:
+    hands, given = Hands(), list[float]()
+    clock = PlanningTime(10, hands.now)
+
+    def measure(plan: Plan) -> int:
+        hands.seconds += 1000
+        return 1230 if len(given) < 3 else 1200
+
+    within(planner=slow(hands, 0.5, given), clock=clock, measure=measure)
+    assert given == pytest.approx([9, 2.75, 2.0625])
+
+
+def test_later_rounds_start_from_the_plan_before() -> None:
+    starts = []
+
+    def spy(problem: Problem, limits: Limits) -> Plan:
+        starts.append(problem.starts)
+        return planner(problem, limits)
+
+    with pytest.raises(PlanMissedError) as error:
+        within(planner=spy, measure=lambda plan: 1230)
+    own = given_order(PROBLEM.graph)
+    assert starts == [(), (own,), (own,), (own,)]
+    assert error.value.schedule == own
+    assert error.value.found in str(error.value)
+
+
 def test_a_limit_below_the_bound_is_proved_impossible() -> None:
     problem = Problem(PROBLEM.graph, PROBLEM.rules, budget_bytes=900)
     with pytest.raises(InfeasibleError) as error:
@@ -127,7 +233,7 @@ def test_without_a_bound_nothing_is_said_to_be_impossible() -> None:
     problem = Problem(PROBLEM.graph, PROBLEM.rules, budget_bytes=900)
     with pytest.raises(NoPlanFoundError) as error:
         plan_within(
-            problem, planner, LIMITS, bound=None, error_bytes=0, expect=lambda plan: 0,
+            problem, planner, LIMITS, PlanningTime(1), bound=None, error_bytes=0, expect=lambda plan: 0,
             tolerance=0, measure=lambda plan: 901, rewriters="r",
         )  # fmt: skip
     assert "exists" not in str(error.value)
@@ -137,7 +243,7 @@ def test_without_a_bound_a_plan_above_the_limit_may_still_measure_below() -> Non
     """Fused ops, for one, take less than the model of memory says."""
     problem = Problem(PROBLEM.graph, PROBLEM.rules, budget_bytes=900)
     attempt = plan_within(
-        problem, planner, LIMITS, bound=None, error_bytes=0, expect=lambda plan: 0,
+        problem, planner, LIMITS, PlanningTime(1), bound=None, error_bytes=0, expect=lambda plan: 0,
         tolerance=0, measure=lambda plan: 800, rewriters="r",
     )  # fmt: skip
     assert attempt.measured_bytes == 800

@@ -1,0 +1,115 @@
+"""The options of the command line, each with its type, its range and its line of help."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
+Rewritten = Annotated[Path, typer.Argument(help="The rewritten file.", show_default=False)]
+
+Limit = Annotated[
+    str,
+    typer.Option(
+        help="Limit: 4MB, 4MiB, bytes, 60% of the model's own, or min. Of the activation peak by "
+        "default, of resident memory with --session stock, of the arena with --runtime generic."
+    ),
+]
+LimitToCompare = Annotated[str | None, typer.Option(help="A limit to compare with.")]
+LimitToKeep = Annotated[str | None, typer.Option(help="A limit that the rewritten peak must keep.")]
+FailAbove = Annotated[
+    str | None, typer.Option(help="Exit with 7 if the activation peak is above this size.")
+]
+
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="File to write.")]
+EmitPlan = Annotated[
+    Path | None,
+    typer.Option(
+        help="JSON file with order and buffer offsets (written beside the model with --runtime "
+        "generic)."
+    ),
+]
+Html = Annotated[Path | None, typer.Option(help="Write a report with a plot there.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+Runtime = Annotated[str, typer.Option(help="ort-cpu, or generic: fixed offsets in one arena.")]
+Session = Annotated[
+    str,
+    typer.Option(
+        help="recipe: the file is opened with the options stored in it. stock: with ONNX Runtime's "
+        "defaults."
+    ),
+]
+Order = Annotated[
+    str,
+    typer.Option(
+        help="Who keeps the order of the nodes. priority: a session option in the file. default: "
+        "their positions alone, for orders that ONNX Runtime's default can give (with "
+        "--no-recompute)."
+    ),
+]
+Optimize = Annotated[
+    str,
+    typer.Option(
+        help="none, basic, extended or all: ONNX Runtime optimizes the model first, and what it "
+        "makes is planned."
+    ),
+]
+Dim = Annotated[
+    list[str],
+    typer.Option("--dim", metavar="NAME=VALUE", help="Size of a symbolic dimension; repeatable."),
+]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(help="An .npz file with the model inputs to measure with (default: random)."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, max=256, help="Threads of the runtime (default: its own choice)."),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the planner and of random inputs.")]
+
+Planner = Annotated[str, typer.Option(help="A name from `onnxremat planners`.")]
+Planners = Annotated[
+    str | None, typer.Option(help="Names from `onnxremat planners`, with commas between.")
+]
+Budgets = Annotated[
+    int, typer.Option(min=1, max=100, help="Limits between the smallest peak and the own one.")
+]
+Recompute = Annotated[
+    bool, typer.Option("--recompute/--no-recompute", help="Whether nodes may run again.")
+]
+Tiling = Annotated[
+    bool,
+    typer.Option(
+        "--tiling/--no-tiling",
+        help="Whether ops may be cut into tiles where whole ops miss the limit or take longer.",
+    ),
+]
+AllowRounding = Annotated[
+    bool,
+    typer.Option(
+        "--allow-rounding",
+        help="Ops may be replaced by others that need less scratch and round differently.",
+    ),
+]
+AllowOp = Annotated[
+    list[str], typer.Option(help="Custom op type that may be recomputed; repeatable.")
+]
+Costs = Annotated[str, typer.Option(help="Times of ops: model or measured.")]
+TimeLimit = Annotated[
+    float,
+    typer.Option(
+        min=0.1,
+        max=86400,
+        help="Seconds of planning in all, whole ops and tiles; running, predicting and measuring "
+        "come on top (with --session stock, one or two minutes).",
+    ),
+]
+TimeLimitEach = Annotated[
+    float, typer.Option(min=0.1, max=86400, help="Seconds for each planner and limit.")
+]
+Verify = Annotated[
+    bool, typer.Option("--verify/--no-verify", help="Run both models and compare every bit.")
+]
+Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
