@@ -15,6 +15,9 @@ WIDTH, HEIGHT, LEFT, BOTTOM, MARGIN = 860, 420, 70, 50, 40
 MOST_EXTRA = 1.0
 """The plot ends at this share of extra time: beyond it lies what nobody wants."""
 
+MISSED = "-"
+"""In the place of the extra time where a planner does not meet the limit."""
+
 
 def frontier_text(result: Frontier) -> str:
     """The peaks of the model, a row for each limit with the extra time of each planner, and the
@@ -25,7 +28,10 @@ def frontier_text(result: Frontier) -> str:
         ("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"),
         *(("left out", f"{name}: {reason}") for name, reason in result.skipped.items()),
     ]
-    return "\n\n".join([table(rows), columns(_cells(result)), _best(result)])
+    cells = columns(_cells(result))
+    if not all(point.meets for point in result.points):
+        cells += f"\n{MISSED}: no plan within the limit was found in the time given"
+    return "\n\n".join([table(rows), cells, _best(result)])
 
 
 def _planners(result: Frontier) -> list[str]:
@@ -47,7 +53,7 @@ def _cells(result: Frontier) -> list[tuple[str, ...]]:
 
 def _extra(point: Point) -> str:
     if not point.meets:
-        return "-"
+        return MISSED
     proved = " (optimal)" if point.optimal and point.budget_bytes is not None else ""
     return f"{100 * point.extra_time:+.1f}%{proved}"
 

@@ -15,8 +15,8 @@ from onnxremat.prepare import (
     Feed,
     Options,
     ProgressReport,
+    feed_for,
     optimized_feed,
-    prepare_feed,
     silent,
 )
 from onnxremat.runtimes.compare import Rounding, different_names, rounding
@@ -56,7 +56,8 @@ class Verification:
     change; None if the file is the original. `compared_with` says what the outputs were
     compared with, where that is not the original under the same options. `rounding` tells how far
     outputs are from the original's, where nodes were replaced by others that round differently;
-    `bits_compared` is false if nothing but that could be compared.
+    `bits_compared` is false if nothing but that could be compared. `other_model` says so if the
+    rewritten file was made from another one than the original.
     """
 
     different_outputs: tuple[str, ...]
@@ -70,6 +71,7 @@ class Verification:
     compared_with: str = ""
     rounding: Rounding | None = None
     bits_compared: bool = True
+    other_model: str = ""
 
     @property
     def identical(self) -> bool:
@@ -140,16 +142,24 @@ def verify_files(
 
     A file for default session options is measured and compared under those (`verify_stock`); one
     of an optimized model is compared with the original optimized alike. Raises UsageError if the
-    rewritten file was not made by onnxremat.
+    rewritten file was not made by onnxremat, or for other inputs than the original's.
     """
     progress("reading the models")
-    record = file_record(load(rewritten).model, rewritten)
+    old, new = load(original), load(rewritten)
+    record = file_record(new.model, rewritten)
     if record is None:
         raise UsageError(f"{rewritten} holds no onnxremat plan: it was not made by onnxremat")
+    other_model = ""
+    if record.original_sha256 != old.sha256:
+        other_model = f"{rewritten} was made from another model than {original}"
+    unlike = [name for name, _ in sorted(_ranks(old).items() ^ _ranks(new).items())]
+    if unlike:
+        names = ", ".join(map(repr, dict.fromkeys(unlike[:3])))
+        reason = other_model or f"{original} and {rewritten} do not belong together"
+        raise UsageError(f"{reason}: they have different inputs ({names})")
     if not options.dims and options.inputs is None:
-        options = replace(options, dims=_planned_dims(original, record))
-    feed = prepare_feed(original, options)
-    other = prepare_feed(rewritten, options)
+        options = replace(options, dims=_planned_dims(old, record))
+    feed, other = feed_for(old, options), feed_for(new, options)
     for name, shape in record.input_shapes.items():
         given = feed.binding.input_shapes.get(name)
         if given is not None and tuple(given) != tuple(shape):
@@ -157,9 +167,14 @@ def verify_files(
                 f"{rewritten} was planned for input {name!r} of shape {list(shape)}, not "
                 f"{list(given)}: rewrite the original for these sizes"
             )
-    if feed.inputs.keys() != other.inputs.keys():
-        names = ", ".join(sorted(feed.inputs.keys() ^ other.inputs.keys())[:3])
-        raise UsageError(f"{original} and {rewritten} have different inputs ({names})")
+    result = _compared(feed, other, record, options, progress)
+    return replace(result, other_model=other_model)
+
+
+def _compared(
+    feed: Feed, other: Feed, record: PlanRecord, options: Options, progress: ProgressReport
+) -> Verification:
+    """Two files compared under the recipe in the record of the second."""
     recipe = record.recipe
     if options.threads is not None:
         recipe = recipe.with_threads(options.threads)
@@ -173,9 +188,15 @@ def verify_files(
     return result if record.exact else _rounded(result, feed, other, recipe)
 
 
-def _planned_dims(original: Path, record: PlanRecord) -> dict[str, int]:
+def _ranks(loaded: LoadedModel) -> dict[str, int]:
+    """The inputs that a caller gives, with their numbers of dimensions."""
+    given = given_inputs(loaded.model.graph)
+    return {value.name: len(value.type.tensor_type.shape.dim) for value in given}
+
+
+def _planned_dims(original: LoadedModel, record: PlanRecord) -> dict[str, int]:
     """The sizes that were planned for, of the inputs that the original leaves open."""
-    given = {value.name for value in given_inputs(load(original).model.graph)}
+    given = {value.name for value in given_inputs(original.model.graph)}
     return {
         f"{name}:{axis}": size
         for name, shape in record.input_shapes.items()
@@ -263,6 +284,8 @@ def require(result: Verification, limit_bytes: int | None) -> None:
                 f"outputs cannot be compared: the original itself gives different bits in two runs "
                 f"(seen in {named})"
             )
+        if result.other_model:
+            raise VerificationError(f"{result.other_model}: outputs differ ({named})")
         raise VerificationError(f"outputs differ from the original's: {named}")
     if result.rounding is not None and not (
         math.isfinite(result.rounding.worst) and result.rounding.median <= MOST_ROUNDING
