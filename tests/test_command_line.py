@@ -7,9 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+
+from onnxremat.prepare import Options
+from onnxremat.rewriting import rewrite
 
 ROOT = Path(__file__).parent.parent
 
@@ -131,26 +135,72 @@ BAD_CALLS = {
     "unknown session": (["rewrite", "good.onnx", "--mem", "4MB", "--session", "mine"], 2, "'mine'"),
     "contradiction": (["rewrite", "good.onnx", "--mem", "4MB", "--session", "stock", "--optimize", "all"], 2, "--optimize"),
     "no inputs": (["audit", "good.onnx", "--inputs", "text.onnx"], 2, "no .npz file"),
+    "one array": (["audit", "good.onnx", "--inputs", "array.npy"], 2, "no .npz file"),
+    "feed of another name": (["audit", "good.onnx", "--inputs", "name.npz"], 2, "no such input"),
+    "feed of no name": (["audit", "good.onnx", "--inputs", "none.npz"], 2, "no value for input 'x'"),
+    "feed of another type": (["audit", "good.onnx", "--inputs", "type.npz"], 2, "'x' must be float"),
+    "feed of another rank": (["audit", "good.onnx", "--inputs", "rank.npz"], 2, "has 2 dimensions"),
+    "feed of another shape": (["audit", "good.onnx", "--inputs", "shape.npz"], 2, "'x', axis 1: the model says 4"),
+    "feed without elements": (["audit", "good.onnx", "--inputs", "empty.npz"], 2, "'x' has no elements"),
+    "feed for verify": (["verify", "good.onnx", "made.onnx", "--inputs", "type.npz"], 2, "'x' must be float"),
+    "feed of another size": (["verify", "good.onnx", "made.onnx", "--inputs", "size.npz"], 2, "planned for input 'x' of shape [2, 4]"),
+    "other inputs": (["verify", "other.onnx", "made.onnx"], 2, "made.onnx was made from another model than other.onnx"),
+    "other outputs": (["verify", "like.onnx", "made.onnx"], 6, "made.onnx was made from another model than like.onnx: outputs differ (y)"),
     "not ours": (["verify", "good.onnx", "good.onnx", "--dim", "n=1"], 2, "not made by onnxremat"),
 }  # fmt: skip
 
 
-@pytest.fixture
-def bad_files(tmp_path: Path) -> Path:
-    def save(name: str, node: onnx.NodeProto, rows: str | int) -> bytes:
-        x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [rows, 4]) for n in "xy")
-        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("nowhere", 1)]
-        graph = helper.make_graph([node], "g", [x], [y])
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-        onnx.save(model, tmp_path / name)
-        return model.SerializeToString()
+def save(path: Path, node: onnx.NodeProto, rows: str | int) -> bytes:
+    """A model of one node from its input to y, both of `rows` times 4."""
+    names = (*node.input, "y")
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [rows, 4]) for n in names)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("nowhere", 1)]
+    graph = helper.make_graph([node], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    onnx.save(model, path)
+    return model.SerializeToString()
 
-    content = save("good.onnx", helper.make_node("Relu", ["x"], ["y"]), "n")
-    save("refused.onnx", helper.make_node("NoSuchOp", ["x"], ["y"], domain="nowhere"), 1)
+
+def save_good(path: Path) -> bytes:
+    return save(path, helper.make_node("Relu", ["x"], ["y"]), "n")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What `rewrite` makes of good.onnx for two rows."""
+    folder = tmp_path_factory.mktemp("made")
+    save_good(folder / "good.onnx")
+    options = Options(dims={"n": 2}, time_limit=1)
+    rewrite(folder / "good.onnx", "1GB", options, output=folder / "made.onnx")
+    return (folder / "made.onnx").read_bytes()
+
+
+@pytest.fixture
+def bad_files(tmp_path: Path, made: bytes) -> Path:
+    content = save_good(tmp_path / "good.onnx")
+    save(tmp_path / "like.onnx", helper.make_node("Neg", ["x"], ["y"]), "n")
+    save(tmp_path / "other.onnx", helper.make_node("Relu", ["z"], ["y"]), 2)
+    refused = helper.make_node("NoSuchOp", ["x"], ["y"], domain="nowhere")
+    save(tmp_path / "refused.onnx", refused, 1)
     (tmp_path / "truncated.onnx").write_bytes(content[: len(content) // 2])
     (tmp_path / "text.onnx").write_text("this is no model")
     (tmp_path / "empty.onnx").write_bytes(b"")
+    (tmp_path / "made.onnx").write_bytes(made)
+    np.save(tmp_path / "array.npy", np.zeros((2, 4), "f"))
+    np.savez(tmp_path / "none.npz")
+    for name, feeds in FEEDS.items():
+        np.savez(tmp_path / f"{name}.npz", **feeds)
     return tmp_path
+
+
+FEEDS: dict[str, dict[str, np.ndarray]] = {
+    "name": {"x": np.zeros((2, 4), "f"), "q": np.zeros(1, "f")},
+    "type": {"x": np.zeros((2, 4), "d")},
+    "rank": {"x": np.zeros((2, 4, 1), "f")},
+    "shape": {"x": np.zeros((2, 5), "f")},
+    "empty": {"x": np.zeros((0, 4), "f")},
+    "size": {"x": np.zeros((3, 4), "f")},
+}
 
 
 @pytest.mark.parametrize("case", BAD_CALLS)

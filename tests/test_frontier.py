@@ -1,6 +1,7 @@
 """Memory against time: what the command finds, prints and writes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -59,6 +60,13 @@ def test_text_and_page_show_all_planners_and_limits(result: Frontier) -> None:
         assert name in text and f"<title>{name}: " in page
     assert text.count("%)") >= len(result.budgets)
     assert page.count("<circle") > len(PLANNERS)
+
+
+def test_the_dash_is_explained_where_there_is_one(result: Frontier) -> None:
+    missed = replace(result, points=tuple(replace(p, meets=False) for p in result.points))
+    assert "-: no plan within the limit" in frontier_text(missed)
+    met = replace(result, points=tuple(replace(p, meets=True) for p in result.points))
+    assert "-: no plan" not in frontier_text(met)
 
 
 def test_planners_that_do_not_apply_say_why(tmp_path: Path) -> None:
