@@ -11,17 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 from onnx.defs import OpSchema, SchemaError
-from onnx.reference import ReferenceEvaluator
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
-from onnxremat.importer.constants import SMALL_BYTES
 from onnxremat.importer.nodes import DEFAULT_DOMAINS, attribute, has_subgraph, op_key
+from onnxremat.importer.small_values import Array, small_value
 from onnxremat.importer.values import ValueType, concrete_type, dtype_name
 
-Value = NDArray[np.generic]
 Found = Sequence[ValueType | None]
 """Types of a node's outputs by position; None, and what is missing at the end, is unknown."""
 
@@ -30,7 +27,7 @@ def opaque_types(copy: ModelProto, known: Mapping[str, ValueType]) -> dict[str, 
     """Complete types of values that are not among `known`: by the rules and by onnx, node by node.
 
     `copy` is an `inference_copy`, its nodes in topological order. Empty if no op with a rule makes
-    one of them. About 0.1 ms for every node whose type is unknown, 1 ms if it computes a shape.
+    one of them. About 0.1 ms for every node whose type is unknown.
     """
     if not any(op_key(node) in _RULES and _unknown(node, known) for node in copy.graph.node):
         return {}
@@ -50,7 +47,7 @@ class _Walk:
 
     def __init__(self, copy: ModelProto, types: dict[str, ValueType]) -> None:
         self.types = types
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, Array] = {}
         for tensor in copy.graph.initializer:
             value = numpy_helper.to_array(tensor)
             if np.issubdtype(value.dtype, np.integer):
@@ -65,8 +62,8 @@ class _Walk:
             for name, kind in zip(node.output, self._found(node), strict=False):
                 if name and kind is not None:
                     self.types.setdefault(name, kind)
-        value = self._value(node)
-        if value is not None and value.nbytes <= SMALL_BYTES:
+        value = small_value(node, self.values, self.types)
+        if value is not None and np.issubdtype(value.dtype, np.integer):
             self.values[node.output[0]] = value
 
     def _found(self, node: NodeProto) -> Found:
@@ -96,62 +93,6 @@ class _Walk:
             # onnx finds the node invalid: its outputs stay unknown, and are named where they matter
             return ()
         return [concrete_type(found[n], {}) if n in found else None for n in node.output]
-
-    def _value(self, node: NodeProto) -> Value | None:
-        """The value of the node's output if it computes with shapes that are known."""
-        if node.domain not in DEFAULT_DOMAINS:
-            return None
-        if node.op_type in ("Shape", "Size"):
-            return _shape_or_size(node, self.types)
-        if node.op_type not in _SHAPE_OPS or any(n and n not in self.values for n in node.input):
-            return None
-        inputs = {name: self.values[name] for name in node.input if name}
-        graph = helper.make_graph([node], "value", _declared(inputs), [_untyped(node.output[0])])
-        try:
-            model = helper.make_model(graph, opset_imports=self._opsets)
-            (value,) = ReferenceEvaluator(model).run(None, inputs)
-        except Exception:  # noqa: BLE001 - the node is invalid in one of many ways: no value
-            return None
-        array = np.asarray(value)
-        return array if np.issubdtype(array.dtype, np.integer) else None
-
-
-_SHAPE_OPS = frozenset(
-    [
-        "Identity",
-        "Cast",
-        "Gather",
-        "Concat",
-        "Slice",
-        "Squeeze",
-        "Unsqueeze",
-        "Reshape",
-        "Add",
-        "Mul",
-    ]
-)
-"""Ops that are evaluated where all that they read is a known integer tensor."""
-
-
-def _shape_or_size(node: NodeProto, types: Mapping[str, ValueType]) -> Value | None:
-    kind = types.get(node.input[0])
-    if kind is None:
-        return None
-    if node.op_type == "Size":
-        return np.array(kind.elements, dtype=np.int64)
-    first, last = attribute(node, "start", 0), attribute(node, "end")
-    return np.array(kind.shape[first:last], dtype=np.int64)
-
-
-def _declared(values: Mapping[str, Value]) -> list[onnx.ValueInfoProto]:
-    return [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
-        for n, v in values.items()
-    ]
-
-
-def _untyped(name: str) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None)
 
 
 def _type_proto(kind: ValueType) -> TypeProto:
