@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from onnxremat.planners._chain import Chain, Kind, Operation, Operations
 from onnxremat.planners._engine import usable_processors
+from onnxremat.planners._stopping import Stop, ask, never
 
 SLOTS = 500
 """Into how many slots memory is cut (section 5.2)."""
@@ -91,10 +92,12 @@ class PersistentTable:
 
     [s, t, m]: the forward times before stage s, and C_MP(s, t) in m slots, a[s] included. One
     table answers for every limit below its own. O(n ** 3 * slots) time with n stages,
-    O(n ** 2 * slots) memory.
+    O(n ** 2 * slots) memory. Raises StoppedError if `stop()` is true before it is filled.
     """
 
-    def __init__(self, chain: Chain, limit_bytes: int, slots: int = SLOTS) -> None:
+    def __init__(
+        self, chain: Chain, limit_bytes: int, slots: int = SLOTS, stop: Stop = never
+    ) -> None:
         self.chain = chain
         self.slotted = _Slotted.of(chain, limit_bytes, slots)
         n, count = chain.stages, self.slotted.slots + 1
@@ -109,7 +112,7 @@ class PersistentTable:
         for s in range(n):
             self.saving[s, s:] = [self.slotted.enough_for_saving(s, t + 1) for t in range(s, n)]
         self.after_saving = [self.slotted.after_saving(i) for i in range(n)]
-        self._fill()
+        self._fill(stop)
 
     def _keeping(self) -> npt.NDArray[np.int64]:
         """[s, t]: slots, a[s] included, for the forwards from s to t - 1 while delta[t + 1] is
@@ -125,7 +128,7 @@ class PersistentTable:
             result[s, s + 1 :] = self.slotted.activation[s] + slots
         return result
 
-    def _fill(self) -> None:
+    def _fill(self, stop: Stop) -> None:
         """By square tiles: those of a diagonal need shorter parts of the chain only, and the
         compiled loops let threads share them."""
         from onnxremat.planners import _chain_kernels
@@ -138,6 +141,7 @@ class PersistentTable:
         )))  # fmt: skip
         with ThreadPoolExecutor(threads) as pool:
             for d in range(tiles):
+                ask(stop)
                 jobs = [
                     pool.submit(
                         _chain_kernels.fill_tiles, self.table, self.columns, d, k, threads, costs
@@ -206,16 +210,20 @@ class FloatingTable:
     """C_FL of every part of a chain and every number of slots up to a limit.
 
     [s, t, l, m]: from a[s] and delta[l + 1] to delta[t], a[s] being used up, in m slots with a[s].
-    O(n ** 4 * slots) time and O(n ** 3 * slots) memory with n stages.
+    O(n ** 4 * slots) time and O(n ** 3 * slots) memory with n stages. Raises StoppedError if
+    `stop()` is true before it is filled.
     """
 
-    def __init__(self, chain: Chain, limit_bytes: int, slots: int = SLOTS) -> None:
+    def __init__(
+        self, chain: Chain, limit_bytes: int, slots: int = SLOTS, stop: Stop = never
+    ) -> None:
         self.chain = chain
         self.slotted = _Slotted.of(chain, limit_bytes, slots)
         n = chain.stages
         self.table = np.full((n, n, n, self.slotted.slots + 1), np.inf)
         for d in range(n):
             for s in range(n - d):
+                ask(stop)
                 for t in range(s, s + d + 1):
                     self._fill(s, t, s + d)
 

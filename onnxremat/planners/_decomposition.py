@@ -9,18 +9,27 @@ ends of each edge are in one bag together, and the bags of a vertex are connecte
 
 The decomposition is that of a minimum fill-in order, by the package goatd if it is installed, else
 that of a minimum degree order by our own elimination. Neither is the smallest width; both are
-certified by `check_tree`.
+certified by `check_tree`. In a dense graph either takes seconds, so what may take long asks a
+`stop` now and then, and raises StoppedError once it is true.
 """
 
 import heapq
 import importlib
 import importlib.util
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from onnxremat.graph import Graph
+from onnxremat.planners._stopping import Stop, StoppedError, ask, asking, never
 
 Edge = tuple[int, int]
+
+POLLING_SECONDS = 0.02
+
+LONGEST_SECONDS = 3600.0
+"""For one decomposition by goatd."""
 
 
 class DecompositionError(ValueError):
@@ -72,26 +81,70 @@ def has_goatd() -> bool:
 
 
 def tree_decomposition(
-    count: int, edges: Sequence[Edge], *, seed: int = 0, own: bool = False
+    count: int,
+    edges: Sequence[Edge],
+    *,
+    seed: int = 0,
+    own: bool = False,
+    stop: Stop = never,
+    seconds: float = LONGEST_SECONDS,
 ) -> TreeDecomposition:
     """A tree decomposition of the graph with vertices 0 to `count` - 1, at most `count` bags.
 
     By goatd's minimum fill-in where it is installed, unless `own` asks for the own elimination.
     The trees of a forest are joined, bags within neighbouring ones are merged (lemma 1), the root
-    is the first bag. The same seed gives the same decomposition.
+    is the first bag. The same seed gives the same decomposition. goatd does not ask `stop()`: at a
+    stop it is left behind in its thread, where it ends after `seconds` at the latest. By then
+    `stop()` is to be true, for it leaves the rest of the graph in one bag.
     """
     if count == 0:
         return TreeDecomposition((), ())
     if has_goatd() and not own:
-        goatd = importlib.import_module("goatd")
-        found = goatd.decompose(goatd.Graph(count, list(edges)), order="minfill", seed=seed)
-        bags, links = [set(bag) for bag in found.bags], [(int(a), int(b)) for a, b in found.edges]
+        found = _by_goatd(count, edges, seed, stop, seconds)
+        bags = [set(bag) for bag in asking(found.bags, stop)]
+        links = [(int(a), int(b)) for a, b in found.edges]
     else:
-        bags, links = eliminate(count, edges)
-    return _rooted(*merge_subsets(bags, links))
+        bags, links = eliminate(count, edges, stop)
+    return _rooted(*merge_subsets(bags, asking(links, stop)))
 
 
-def eliminate(count: int, edges: Sequence[Edge]) -> tuple[list[set[int]], list[Edge]]:
+def _by_goatd(count: int, edges: Sequence[Edge], seed: int, stop: Stop, seconds: float) -> Any:
+    goatd = importlib.import_module("goatd")
+    graph = goatd.Graph(count, list(edges))
+    most = max(1, int(1000 * min(seconds, LONGEST_SECONDS)))
+
+    def work() -> Any:
+        return goatd.decompose(graph, order="minfill", seed=seed, budget_ms=most)
+
+    return _in_thread(work, stop)
+
+
+def _in_thread(work: Callable[[], Any], stop: Stop) -> Any:
+    """What `work` returns or raises. At a stop it goes on in a thread that nobody waits for."""
+    made: list[Any] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            made.append(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised again where it is waited for
+            failed.append(error)
+
+    ask(stop)
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(POLLING_SECONDS)
+        if thread.is_alive() and stop():
+            raise StoppedError
+    if failed:
+        raise failed[0]
+    return made[0]
+
+
+def eliminate(
+    count: int, edges: Sequence[Edge], stop: Stop = never
+) -> tuple[list[set[int]], list[Edge]]:
     """Bags and tree edges by eliminating a vertex of the fewest neighbours again and again.
 
     The bag of a vertex is itself with its neighbours then, which become a clique; its parent is the
@@ -108,7 +161,7 @@ def eliminate(count: int, edges: Sequence[Edge]) -> tuple[list[set[int]], list[E
             continue
         rank[v] = len(bags)
         bags.append({v, *near[v]})
-        for u in near[v]:
+        for u in asking(near[v], stop):
             near[u] |= near[v]
             near[u] -= {u, v}
             heapq.heappush(heap, (len(near[u]), u))
@@ -251,7 +304,7 @@ class Separators:
         return tuple(sorted(v for part in within for v in part.separator))
 
 
-def separators(count: int, found: TreeDecomposition) -> Separators:
+def separators(count: int, found: TreeDecomposition, stop: Stop = never) -> Separators:
     """The balanced separators of a decomposition and of all pieces that they leave (lemma 3).
 
     Which piece is cut where does not depend on what is to be computed, so each is found once (the
@@ -261,12 +314,13 @@ def separators(count: int, found: TreeDecomposition) -> Separators:
     Deviations: bags are merged (lemma 1) in every piece instead of once, and the tree is also cut
     where neighbouring bags share no vertex. Both only make pieces smaller. O(n width log n).
     """
-    bags = [set(bag) for bag in found.bags]
+    bags = [set(bag) for bag in asking(found.bags, stop)]
     links = [(i, p) for i, p in enumerate(found.parent) if p >= 0]
     made: list[tuple[tuple[int, ...], int, int, int]] = []
     owner = [-1] * count
-    waiting = [(part, -1, 1) for part in reversed(_parts(bags, links))]
+    waiting = [(part, -1, 1) for part in reversed(_parts(bags, links, stop))]
     while waiting:
+        ask(stop)
         (bags, links), above, depth = waiting.pop()
         index = len(made)
         centre = _centre(len(bags), links)
@@ -274,11 +328,9 @@ def separators(count: int, found: TreeDecomposition) -> Separators:
         made.append((tuple(sorted(cut)), len(bags), above, depth))
         for v in cut:
             owner[v] = index
-        rest = [bag if bag.isdisjoint(cut) else bag - cut for bag in bags]
-        waiting.extend(
-            (part, index, depth + 1)
-            for part in reversed(_parts(rest, [e for e in links if centre not in e]))
-        )
+        rest = [bag if bag.isdisjoint(cut) else bag - cut for bag in asking(bags, stop)]
+        below = _parts(rest, [e for e in links if centre not in e], stop)
+        waiting.extend((part, index, depth + 1) for part in reversed(below))
     children: list[list[int]] = [[] for _ in made]
     end = list(range(1, len(made) + 1))
     for index in reversed(range(len(made))):
@@ -295,11 +347,11 @@ def separators(count: int, found: TreeDecomposition) -> Separators:
 
 
 def _parts(
-    bags: Sequence[set[int]], links: Iterable[Edge]
+    bags: Sequence[set[int]], links: Iterable[Edge], stop: Stop
 ) -> list[tuple[list[set[int]], list[Edge]]]:
     """The connected parts, without empty bags and each with its bags merged, by smallest vertex."""
     near: dict[int, list[int]] = {i: [] for i, bag in enumerate(bags) if bag}
-    for a, b in links:
+    for a, b in asking(links, stop):
         if not bags[a].isdisjoint(bags[b]):
             near[a].append(b)
             near[b].append(a)
@@ -318,7 +370,7 @@ def _parts(
                     inner.append((name[a], name[b]))
                     stack.append(b)
         seen.update(name)
-        parts.append(merge_subsets([bags[i] for i in name], inner))
+        parts.append(merge_subsets([bags[i] for i in name], asking(inner, stop)))
     return sorted(parts, key=lambda part: min(min(bag) for bag in part[0]))
 
 

@@ -3,6 +3,10 @@
 Sets are numbered so that subsets come first, the empty set being 0, in order of size. `mass` and
 `span` are the size and time of each set, `beside` terms (iii) and (iv) of equation 2, `rim` the
 nodes of all boundaries, those of set i from rim_start[i] on.
+
+Each program fills its rows in turn and can be called for a range of them, `begin` to `end` - 1, so
+that the caller may stop between two calls. Rows before `begin` are filled; the first one of all is
+the caller's to fill.
 """
 
 import numpy as np
@@ -37,15 +41,14 @@ def least_cache(
     budget: int,
     cache: Ints,
     origin: Ints,
+    begin: int,
+    end: int,
 ) -> int:
     """Fill `cache` with the least size of all that is kept below each set (NO_CACHE: not within
-    the budget) and `origin` with the set before. Returns the least budget above this one at which
-    another step opens."""
-    count = family.mass.shape[0]
+    the budget) and `origin` with the set before. Rows are sets; the first one has 0 and 0. Returns
+    the least budget above this one at which another step opens."""
     following = NO_CACHE
-    cache[0] = 0
-    origin[0] = 0
-    for large in range(1, count):
+    for large in range(begin, end):
         best, best_from = NO_CACHE, 0
         for back in range(large):
             small = large - 1 - back
@@ -74,12 +77,13 @@ def most_cache(
     family: Arrays,
     budget: int,
     slack: Ints,
+    begin: int,
+    end: int,
 ) -> None:
     """Fill `slack` with the most that may be kept below each set so that V can still be reached
-    within the budget (-1: it cannot)."""
+    within the budget (-1: it cannot). Rows are sets from V down; V has NO_CACHE."""
     count = family.mass.shape[0]
-    slack[count - 1] = NO_CACHE
-    for back in range(1, count):
+    for back in range(begin, end):
         small = count - 1 - back
         best = -1
         for large in range(small + 1, count):
@@ -102,12 +106,13 @@ def price_to_go(
     slack: Ints,
     slowest: bool,
     go: Ints,
+    begin: int,
+    end: int,
 ) -> None:
     """Fill `go` with a lower bound on the price (see `fronts`) from each set to V: as if no more
-    were kept below a set than the least possible, `cache`."""
+    were kept below a set than the least possible, `cache`. Rows are sets from V down; V has 0."""
     count = family.mass.shape[0]
-    go[count - 1] = 0
-    for back in range(1, count):
+    for back in range(begin, end):
         small = count - 1 - back
         best = NO_CACHE
         for large in range(small + 1, count):
@@ -138,21 +143,22 @@ def fronts(  # noqa: PLR0912 - one loop nest
     stored: Ints,
     starts: Ints,
     scratch: Ints,
+    begin: int,
+    end: int,
 ) -> int:
     """For each set the (price, cache) pairs that no other pair dominates, best price first.
 
     The price of a segment is the time of what is recomputed, or if `slowest` of what is kept; less
     is better, and so is less cache, which must not exceed `slack`. What costs more in the end, with
     the lower bound `go`, than `scratch` has room for is left out. `stored` gets prices, caches and
-    the entry before; entries of set i start at starts[i]. Returns the number of entries, or -1 if
-    they do not fit.
+    the entry before; entries of set i start at starts[i]. Rows are sets; the first one has one
+    entry of zeros. Returns the number of entries, or -1 if they do not fit: then `starts` and
+    `stored` are as they were for the rows before `begin`.
     """
-    count, most = family.mass.shape[0], scratch.shape[1] - 1
-    stored[0, 0] = stored[1, 0] = stored[2, 0] = 0
-    used = 1
-    starts[1] = 1
+    most = scratch.shape[1] - 1
+    used = int(starts[begin])
     least, entry_of = scratch[0], scratch[1]
-    for large in range(1, count):
+    for large in range(begin, end):
         least[:] = NO_CACHE
         rim_time = 0
         for k in range(family.rim_start[large], family.rim_start[large + 1]):

@@ -14,13 +14,15 @@ Sets are bit masks: bit v of an int is node v. Deviation: times are rounded to a
 units in all; below that they are exact.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from onnxremat.planners._stopping import Stop, StoppedError, ask, never
 
 TIME_UNITS = 4096
 
@@ -30,6 +32,9 @@ MOST_SETS = 40_000
 NO_CACHE = 1 << 62
 
 FIRST_ENTRIES = 1 << 16
+
+STEPS_UNASKED = 20_000_000
+"""Steps of a dynamic program between two questions whether to stop: some hundredths of a second."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +131,18 @@ def equation_1(graph: ForwardGraph, sequence: Sequence[int]) -> int:
     return overhead
 
 
-def all_lower_sets(graph: ForwardGraph, most: int = MOST_SETS) -> list[int] | None:
-    """Every lower set but the empty one, or None if there are more than `most`."""
+def all_lower_sets(
+    graph: ForwardGraph, most: int = MOST_SETS, stop: Stop = never
+) -> list[int] | None:
+    """Every lower set but the empty one, or None if there are more than `most`.
+
+    O(sets * nodes). Raises StoppedError once `stop()` is true.
+    """
     found = {0}
     todo = [0]
     nodes = range(len(graph.sizes))
     while todo:
+        ask(stop)
         lower = todo.pop()
         for v in nodes:
             if not lower >> v & 1 and not graph.before[v] & ~lower:
@@ -187,10 +198,11 @@ class Arrays(NamedTuple):
 class Family:
     """A family of lower sets that holds V, ready for the dynamic programs.
 
-    O(sets * (nodes + edges)) to make.
+    O(sets * (nodes + edges)) to make. Whatever takes a `stop` asks it now and then, and raises
+    StoppedError once it is true.
     """
 
-    def __init__(self, graph: ForwardGraph, sets: Iterable[int]) -> None:
+    def __init__(self, graph: ForwardGraph, sets: Iterable[int], stop: Stop = never) -> None:
         self.graph = graph
         self.sets = [0, *sets]
         if graph.everything not in self.sets[1:]:
@@ -199,67 +211,74 @@ class Family:
         times = np.array([round(time / self.unit) for time in graph.times], dtype=np.int64)
         self.time_units = int(times.sum())
         sizes = np.array(graph.sizes, dtype=np.int64)
+        ask(stop)
         inside = self._inside()
-        mass = inside @ sizes
-        order = np.lexsort((inside.sum(axis=1), mass))
+        mass = _sums(inside, sizes)
+        order = np.lexsort((inside.sum(axis=0), mass))
         self.sets = [self.sets[i] for i in order]
-        inside, mass = inside[order], mass[order]
-        rims, above, read = (np.zeros_like(inside) for _ in range(3))
-        for v, made in enumerate(graph.predecessors):
-            for u in made:
-                rims[:, u] |= inside[:, u] & ~inside[:, v]
-                above[:, v] |= inside[:, u] & ~inside[:, v]
-        for v, made in enumerate(graph.predecessors):
-            for u in made:
-                read[:, u] |= above[:, v] & ~inside[:, u]
+        inside = inside[:, order]
+        ask(stop)
+        rims, beside = self._surroundings(inside, sizes, stop)
         self.arrays = Arrays(
             self._bits(inside),
-            mass,
-            inside @ times,
-            above @ sizes + read @ sizes,
-            np.concatenate(([0], np.cumsum(rims.sum(axis=1)))).astype(np.int64),
-            np.nonzero(rims)[1].astype(np.int64),
+            mass[order],
+            _sums(inside, times),
+            beside,
+            np.concatenate(([0], np.cumsum(rims.sum(axis=0)))).astype(np.int64),
+            np.nonzero(rims.T)[1].astype(np.int64),
             sizes,
             times,
         )
 
     def _inside(self) -> npt.NDArray[np.bool_]:
-        """[i, v]: whether node v is in set i."""
+        """[v, i]: whether node v is in set i."""
         count = len(self.graph.sizes)
         nbytes = max(1, -(-count // 8))
         raw = b"".join(lower.to_bytes(nbytes, "little") for lower in self.sets)
         rows = np.frombuffer(raw, dtype=np.uint8).reshape(len(self.sets), nbytes)
-        return np.unpackbits(rows, axis=1, count=count, bitorder="little").astype(np.bool_)
+        bits = np.unpackbits(rows, axis=1, count=count, bitorder="little")
+        return np.ascontiguousarray(bits.T).astype(np.bool_)
+
+    def _surroundings(
+        self, inside: npt.NDArray[np.bool_], sizes: Ints, stop: Stop
+    ) -> tuple[npt.NDArray[np.bool_], Ints]:
+        """[v, i]: whether node v is in the boundary of set i; and `beside` of each set."""
+        rims, above, read = (np.zeros_like(inside) for _ in range(3))
+        for v, made in enumerate(self.graph.predecessors):
+            ask(stop)
+            outside = ~inside[v]
+            for u in made:
+                crossed = inside[u] & outside
+                rims[u] |= crossed
+                above[v] |= crossed
+        for v, made in enumerate(self.graph.predecessors):
+            ask(stop)
+            for u in made:
+                read[u] |= above[v] & ~inside[u]
+        return rims, _sums(above, sizes) + _sums(read, sizes)
 
     @staticmethod
     def _bits(inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
-        width = max(1, -(-inside.shape[1] // 64)) * 64
-        wide = np.zeros((inside.shape[0], width), dtype=np.bool_)
-        wide[:, : inside.shape[1]] = inside
+        """By set, its nodes in whole words."""
+        nodes, sets = inside.shape
+        wide = np.zeros((sets, max(1, -(-nodes // 64)) * 64), dtype=np.bool_)
+        wide[:, :nodes] = inside.T
         return np.packbits(wide, axis=1, bitorder="little").view(np.uint64)
 
-    def least_cache(self, budget: int) -> tuple[list[int] | None, int]:
-        """A strategy within a budget by equation 2, or None; and the next larger budget that can
-        make a difference. O(sets ** 2) at most."""
-        cache, origin, following = self._least_cache(budget)
-        last = len(self.sets) - 1
-        if cache[last] >= NO_CACHE:
-            return None, following
-        sequence = []
-        while last > 0:
-            sequence.append(self.sets[last])
-            last = int(origin[last])
-        return sequence[::-1], following
-
-    def _least_cache(self, budget: int) -> tuple[Ints, Ints, int]:
+    def _least_cache(self, budget: int, stop: Stop) -> tuple[Ints, Ints, int]:
+        """By set the least that is kept below it within a budget, and the set before; and the next
+        larger budget that can make a difference. O(sets ** 2) at most."""
         from onnxremat.planners import _lower_set_kernels
 
-        cache, origin = (np.zeros(len(self.sets), dtype=np.int64) for _ in range(2))
-        following = _lower_set_kernels.least_cache(self.arrays, budget, cache, origin)
-        return cache, origin, int(following)
+        count, following = len(self.sets), NO_CACHE
+        cache, origin = (np.zeros(count, dtype=np.int64) for _ in range(2))
+        for begin, end in _ranges(count, count, stop):
+            above = _lower_set_kernels.least_cache(self.arrays, budget, cache, origin, begin, end)
+            following = min(following, int(above))
+        return cache, origin, following
 
     def smallest_budget(
-        self, known: list[int] | None = None, stop: Callable[[], bool] = lambda: False
+        self, known: list[int] | None = None, stop: Stop = never
     ) -> tuple[int, list[int]]:
         """The least budget for which there is a strategy, and one for it: by bisection, which
         first tries whether anything is better than a `known` strategy. Once `stop()` is true, the
@@ -267,16 +286,33 @@ class Family:
         best = [self.graph.everything] if known is None else known
         low, high = 0, equation_2(self.graph, best)
         attempt = (low + high) // 2 if known is None else high - 1
-        while low < high and not stop():
-            sequence, following = self.least_cache(attempt)
-            if sequence is None:
+        while low < high:
+            try:
+                cache, origin, following = self._least_cache(attempt, stop)
+            except StoppedError:
+                break
+            if cache[-1] >= NO_CACHE:
                 low = min(max(attempt + 1, following), high)
             else:
-                best, high = sequence, equation_2(self.graph, sequence)
+                best, high = self._sequence(cache, origin)
             attempt = (low + high) // 2
         return high, best
 
-    def strategy(self, budget: int, *, slowest: bool = False) -> list[int] | None:
+    def _sequence(self, cache: Ints, origin: Ints) -> tuple[list[int], int]:
+        """The strategy that keeps the least, and its peak by equation 2. O(its length)."""
+        sequence, peak = [], 0
+        large = len(self.sets) - 1
+        while large > 0:
+            sequence.append(self.sets[large])
+            small = int(origin[large])
+            mass, beside = self.arrays.mass, self.arrays.beside
+            peak = max(peak, int(cache[small] + 2 * (mass[large] - mass[small]) + beside[large]))
+            large = small
+        return sequence[::-1], peak
+
+    def strategy(
+        self, budget: int, *, slowest: bool = False, stop: Stop = never
+    ) -> list[int] | None:
         """The strategy of least time of recomputation within a budget, or None (section 4.2).
 
         `slowest`: of most time, the memory-centric strategy (section 4.4). Sets from which V cannot
@@ -286,34 +322,64 @@ class Family:
         """
         from onnxremat.planners import _lower_set_kernels
 
-        cache, _, _ = self._least_cache(budget)
+        cache, _, _ = self._least_cache(budget, stop)
         if cache[-1] >= NO_CACHE:
             return None
         slack = np.full(len(self.sets), -1, dtype=np.int64)
-        _lower_set_kernels.most_cache(self.arrays, budget, slack)
+        slack[-1] = NO_CACHE
+        for begin, end in _ranges(len(self.sets), len(self.sets), stop):
+            _lower_set_kernels.most_cache(self.arrays, budget, slack, begin, end)
         chosen = cache <= slack
         indices = np.flatnonzero(chosen)
-        count, entries = len(indices), FIRST_ENTRIES
         arrays, slack, go = self.arrays.only(chosen), slack[chosen], np.zeros_like(indices)
-        _lower_set_kernels.price_to_go(arrays, budget, cache[chosen], slack, slowest, go)
+        cache = cache[chosen]
+        for begin, end in _ranges(len(indices), len(indices), stop):
+            _lower_set_kernels.price_to_go(arrays, budget, cache, slack, slowest, go, begin, end)
         most = int(go[0])
         while True:
-            stored = np.empty((3, entries), dtype=np.int64)
-            starts = np.zeros(count + 1, dtype=np.int64)
-            scratch = np.empty((2, most + 1), dtype=np.int64)
-            used = _lower_set_kernels.fronts(
-                arrays, budget, slack, go, slowest, stored, starts, scratch
-            )
-            if used < 0:
-                entries *= 4
-            elif starts[count] == starts[count - 1]:
-                most = min(most + 1 + most // 8, self.time_units)
-            else:
+            stored, starts = self._fronts(arrays, budget, slack, go, most, slowest, stop)
+            if starts[-1] > starts[-2]:
                 break
+            most = min(most + 1 + most // 8, self.time_units)
         owner = np.repeat(indices, np.diff(starts))
         sequence = []
-        entry = int(starts[count - 1])
+        entry = int(starts[-2])
         while entry > 0:
             sequence.append(self.sets[int(owner[entry])])
             entry = int(stored[2, entry])
         return sequence[::-1]
+
+    @staticmethod
+    def _fronts(
+        arrays: Arrays, budget: int, slack: Ints, go: Ints, most: int, slowest: bool, stop: Stop
+    ) -> tuple[Ints, Ints]:
+        """`stored` and `starts` of the kernel `fronts`, for prices of at most `most`."""
+        from onnxremat.planners import _lower_set_kernels
+
+        count = len(go)
+        stored = np.zeros((3, FIRST_ENTRIES), dtype=np.int64)
+        starts = np.zeros(count + 1, dtype=np.int64)
+        starts[1] = 1
+        scratch = np.empty((2, most + 1), dtype=np.int64)
+        for begin, end in _ranges(count, count * (most + 1), stop):
+            where = (stored, starts, scratch, begin, end)
+            while _lower_set_kernels.fronts(arrays, budget, slack, go, slowest, *where) < 0:
+                stored = np.concatenate((stored, np.zeros_like(stored)), axis=1)
+                where = (stored, *where[1:])
+        return stored, starts
+
+
+def _sums(chosen: npt.NDArray[np.bool_], values: Ints) -> Ints:
+    """By column, the sum of the values of the rows that are chosen there."""
+    total = np.zeros(chosen.shape[1], dtype=np.int64)
+    for row, value in zip(chosen, values, strict=True):
+        total += row * value
+    return total
+
+
+def _ranges(rows: int, steps_a_row: int, stop: Stop) -> Iterator[tuple[int, int]]:
+    """Rows 1 to `rows` - 1 in ranges of about STEPS_UNASKED steps; `stop` is asked before each."""
+    length = max(1, STEPS_UNASKED // steps_a_row)
+    for begin in range(1, rows, length):
+        ask(stop)
+        yield begin, min(begin + length, rows)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from onnxremat.bounds import peak_bound
 from onnxremat.plan import Limits, Plan, PlanStatus, Problem, make_plan
-from onnxremat.planners._engine import Clock, Score, best_of, best_start
+from onnxremat.planners._engine import Clock, Score, best_start
 from onnxremat.planners.local_search import local_search
 
 Sweep = Callable[[Problem, Clock, Score], tuple[Score, str]]
@@ -36,9 +36,12 @@ def swept_and_polished(
         return plan
     limits = replace(limits, seconds=clock.left())
     improved = local_search(replace(problem, starts=(best.schedule,)), limits)
+    found = Score(improved.schedule, improved.peak_bytes, improved.time_cost)
+    if found.better_than(best, problem.budget_bytes):
+        return replace(improved, planner=planner, scope=scope)
     return make_plan(
         problem,
-        best_of(problem, (best.schedule, improved.schedule)).schedule,
+        best.schedule,
         planner,
         peak_bound_bytes=improved.peak_bound_bytes,
         time_bound=improved.time_bound,

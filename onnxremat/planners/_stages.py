@@ -1,7 +1,7 @@
 """From the stages of a training graph to the chain model, and from sequences to schedules."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 
 from onnxremat.bounds import peak_bound
@@ -10,8 +10,15 @@ from onnxremat.memory import MemoryRules
 from onnxremat.plan import Limits, Plan, Problem, make_plan
 from onnxremat.planners._chain import Chain, Kind, Operation, Operations
 from onnxremat.planners._engine import Score, Stopwatch, admissible, best_start, report, score
+from onnxremat.planners._stopping import CUT_SHORT
 from onnxremat.schedule import Schedule, without_unread
 from onnxremat.training import NotTrainingError, Stages, TrainingSplit, cut, split_training
+
+MADE_AT_ONCE = 50_000
+"""So many steps take about half a second: no need to ask whether there is time for them."""
+
+MAKING = 4.0
+"""Times the seconds of measuring a schedule: for making it, two checks, and measuring it twice."""
 
 
 def chain_of_stages(stages: Stages, rules: MemoryRules) -> Chain:
@@ -102,10 +109,13 @@ def schedule_of(stages: Stages, sequence: Sequence[Operation], most: int | None)
     What a sequence stores needs no telling: a value lives until the last reader before its op
     runs again.
     """
-    runs = (
-        stages.backward[i] if kind is Kind.BACKWARD else stages.forward[i] for kind, i in sequence
-    )
-    return _schedule(stages, runs, most)
+    return _schedule(stages, _runs(stages, sequence), most)
+
+
+def _runs(stages: Stages, sequence: Iterable[Operation]) -> Iterator[tuple[int, ...]]:
+    """The real ops of each operation."""
+    for kind, i in sequence:
+        yield stages.backward[i] if kind is Kind.BACKWARD else stages.forward[i]
 
 
 def with_early_masks(stages: Stages, rules: MemoryRules) -> Stages:
@@ -200,13 +210,23 @@ class Chooser:
     """Keeps the best schedule of a problem among those it is shown, within limits.
 
     Starts with the given order and the starts of the problem. An iteration is a schedule shown.
+    `cut_short` says whether the limits have kept anything from being tried.
     """
 
     def __init__(self, problem: Problem, watch: Stopwatch) -> None:
-        self.problem, self.over = problem, watch.over
+        self.problem, self.cut_short = problem, False
+        begin = watch.seconds()
         self.best = best_start(problem)
+        measured = len(problem.graph.ops) + sum(map(len, problem.starts))
+        self._seconds_a_step = (watch.seconds() - begin) / max(measured, 1)
         self._watch = watch
         report(watch, self.best)
+
+    def over(self) -> bool:
+        """Whether to stop now; to be asked before what would then not be tried."""
+        over = self._watch.over()
+        self.cut_short = self.cut_short or over
+        return over
 
     def show(self, schedule: Schedule) -> Score | None:
         """Measure a schedule and keep it if it is the best; None if it is none of the problem."""
@@ -218,6 +238,15 @@ class Chooser:
             self.best = found
             report(self._watch, found)
         return found
+
+    def show_sequence(self, stages: Stages, sequence: Sequence[Operation]) -> Score | None:
+        """Show the schedule of a sequence, unless it is so long that no time is left for it."""
+        steps = sum(map(len, _runs(stages, sequence)))
+        seconds = MAKING * steps * self._seconds_a_step
+        if steps > MADE_AT_ONCE and seconds > self._watch.left():
+            self.cut_short = True
+            return None
+        return self.show(schedule_of(stages, sequence, self.problem.max_copies))
 
     def meets(self, found: Score | None) -> bool:
         """Whether a budget is asked for and met."""
@@ -241,6 +270,8 @@ def plan_training(problem: Problem, limits: Limits, planner: str, search: Search
     else:
         try:
             scope = search(split_training(problem.graph), chooser)
+            if chooser.cut_short:
+                scope = f"{scope}; {CUT_SHORT}"
         except NotTrainingError as error:
             scope = f"the given order, as this is no training graph: {error}"
     best = chooser.best.schedule
@@ -285,7 +316,7 @@ def show_all(
         for sequence in sequences(len(stages.forward)):
             if chooser.over():
                 break
-            chooser.show(schedule_of(stages, sequence, chooser.problem.max_copies))
+            chooser.show_sequence(stages, sequence)
     return described(found)
 
 

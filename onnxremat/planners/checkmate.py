@@ -12,10 +12,13 @@ held is not made again. Buffers taken over in place are not modelled: where the 
 the program asks for too much, and proves nothing. Proofs are HiGHS's, up to its tolerances.
 n^2 + (n x reads) binary variables.
 
-OR-Tools cannot interrupt HiGHS: `Limits.stop` is asked before it starts, `seconds` limit it.
+OR-Tools cannot interrupt HiGHS: `Limits.stop` is asked before it starts, `seconds` limit it. What
+HiGHS does before it looks at its clock takes about as long as to state the program, which therefore
+may take half of the seconds.
 """
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +31,7 @@ from onnxremat.plan import Limits, Plan, Problem, make_plan
 from onnxremat.planners._engine import admissible, best_of, best_start
 from onnxremat.planners._retention import takeover_pairs
 from onnxremat.planners._staged import BETWEEN
+from onnxremat.planners._stopping import CUT_SHORT, StoppedError, ask, asking
 from onnxremat.schedule import Schedule, given_order, without_unread
 
 TOLERANCE = 1e-6
@@ -35,6 +39,11 @@ TOLERANCE = 1e-6
 
 MOST_TIME = 1e6
 """The time of one pass is scaled down to this: larger coefficients cost HiGHS its accuracy."""
+
+STATING_SHARE = 0.5
+"""The share of the seconds for stating the program."""
+
+UNSTATED = f"{CUT_SHORT} before the program was stated"
 
 ALLOWANCE = 0.1
 """The share of the budget that the relaxation leaves to rounding (the paper's epsilon)."""
@@ -44,13 +53,14 @@ ALLOWANCE = 0.1
 class Solved:
     """What HiGHS found: a sequence (None: nothing), its time, a lower bound on the time of every
     sequence of the stages within the budget, and whether the least time, or that there is no such
-    sequence, is proved."""
+    sequence, is proved. Without `stated` the limits were reached before HiGHS had the program."""
 
     steps: tuple[int, ...] | None
     time_cost: int | None
     time_bound: int
     proved: bool
     infeasible: bool = False
+    stated: bool = True
 
 
 def checkmate(problem: Problem, limits: Limits) -> Plan:
@@ -72,6 +82,7 @@ def checkmate(problem: Problem, limits: Limits) -> Plan:
         schedule = _without_idle(problem, solved.steps)
         best = best_of(problem, (best.schedule, schedule))
         proved = proved and best.peak_bytes <= budget and best.time_cost <= (solved.time_cost or 0)
+    scope = _scope(problem) if proved or refuted else ""
     return make_plan(
         problem,
         best.schedule,
@@ -79,7 +90,7 @@ def checkmate(problem: Problem, limits: Limits) -> Plan:
         peak_bound_bytes=bound,
         proved=proved,
         refuted=refuted,
-        scope=_scope(problem) if proved or refuted else "",
+        scope=scope if solved.stated else UNSTATED,
     )
 
 
@@ -93,16 +104,27 @@ def checkmate_rounding(problem: Problem, limits: Limits) -> Plan:
     """
     graph, budget = problem.graph, problem.budget_bytes
     bound = peak_bound(graph, problem.rules).nbytes
-    schedule = given_order(graph)
-    if budget is not None and bound <= budget and graph.ops and not _stopped(limits):
-        program = _Program(problem, int(budget * (1 - ALLOWANCE)), problem.max_copies, whole=False)
-        result = program.solve(limits)
-        if result.has_primal_feasible_solution():
-            held = {k: x > 0.5 for k, x in program.values(result, program.held).items()}
-            rounded = _without_idle(problem, _rounded(problem, held))
-            if admissible(problem, rounded):
-                schedule = rounded
-    return make_plan(problem, schedule, "checkmate_rounding", peak_bound_bytes=bound)
+    schedule, scope = given_order(graph), ""
+    if budget is not None and bound <= budget and graph.ops:
+        reserved = int(budget * (1 - ALLOWANCE))
+        try:
+            program = _Program(problem, reserved, problem.max_copies, limits, whole=False)
+        except StoppedError:
+            scope = UNSTATED
+        else:
+            schedule = _relaxed(problem, program) or schedule
+    return make_plan(problem, schedule, "checkmate_rounding", peak_bound_bytes=bound, scope=scope)
+
+
+def _relaxed(problem: Problem, program: "_Program") -> Schedule | None:
+    """The rounded solution of a relaxation; None if there is none in time, or none of the
+    problem."""
+    result = program.solve()
+    if not result.has_primal_feasible_solution():
+        return None
+    held = {k: x > 0.5 for k, x in program.values(result, program.held).items()}
+    rounded = _without_idle(problem, _rounded(problem, held))
+    return rounded if admissible(problem, rounded) else None
 
 
 def solve(
@@ -119,10 +141,13 @@ def solve(
     if problem.budget_bytes is None:
         raise ValueError("Checkmate minimises the time within a budget, and there is none")
     once = problem.graph.total_cost()
-    if _stopped(limits) or not problem.graph.ops:
+    if not problem.graph.ops:
         return Solved(None, None, once, proved=False)
-    program = _Program(problem, problem.budget_bytes, max_copies, whole=True)
-    result = program.solve(limits)
+    try:
+        program = _Program(problem, problem.budget_bytes, max_copies, limits, whole=True)
+    except StoppedError:
+        return Solved(None, None, once, proved=False, stated=False)
+    result = program.solve()
     exact = not _shares_buffers(problem)
     reason = result.termination.reason
     if reason is mathopt.TerminationReason.INFEASIBLE:
@@ -144,10 +169,6 @@ def _without_idle(problem: Problem, steps: tuple[int, ...]) -> Schedule:
     return without_unread(problem.graph, Schedule(steps), idle_firsts=problem.fixed_order)
 
 
-def _stopped(limits: Limits) -> bool:
-    return limits.iterations == 0 or (limits.stop is not None and limits.stop())
-
-
 def _shares_buffers(problem: Problem) -> bool:
     return any(takeover_pairs(problem, v) for v in range(len(problem.graph.ops)))
 
@@ -161,7 +182,8 @@ def _scope(problem: Problem) -> str:
 class _Program:
     """The variables and constraints; `whole` asks for binary ones, else for the relaxation.
 
-    Memory is counted in budgets, time in `time_unit`s beside that of one pass.
+    Memory is counted in budgets, time in `time_unit`s beside that of one pass. The limits hold
+    from here on; StoppedError is raised if they leave no time to state it all.
     """
 
     def __init__(
@@ -169,9 +191,12 @@ class _Program:
         problem: Problem,
         budget_bytes: int,
         max_copies: int | None,
+        limits: Limits,
         *,
         whole: bool,
     ) -> None:
+        self.started, self.limits = time.monotonic(), limits
+        ask(self._over)
         self.problem, self.graph, self.whole = problem, problem.graph, whole
         self.model = mathopt.Model()
         rules, graph = problem.rules, problem.graph
@@ -186,9 +211,9 @@ class _Program:
         self.held: dict[tuple[int, int], mathopt.Variable] = {}
         self._make_variables()
         self._state_dependencies()
-        for stage in range(self.stages):
+        for stage in asking(range(self.stages), self._over):
             self._state_memory(stage)
-        for v in range(self.stages):
+        for v in asking(range(self.stages), self._over):
             self._state_copies(v, max_copies)
         self.time_unit = max(1.0, graph.total_cost() / MOST_TIME)
         self.model.minimize(
@@ -199,10 +224,19 @@ class _Program:
             )
         )
 
-    def solve(self, limits: Limits) -> mathopt.SolveResult:
-        """Solve within the limits; an iteration is a node of the search tree."""
+    def _over(self) -> bool:
+        """Whether the limits leave no time to state more."""
+        limits, spent = self.limits, time.monotonic() - self.started
+        if limits.iterations == 0 or spent > STATING_SHARE * limits.seconds:
+            return True
+        return limits.stop is not None and limits.stop()
+
+    def solve(self) -> mathopt.SolveResult:
+        """Solve within what is left of the limits; an iteration is a node of the search tree."""
+        limits = self.limits
+        left = limits.seconds - (time.monotonic() - self.started)
         parameters = mathopt.SolveParameters(
-            time_limit=timedelta(seconds=max(limits.seconds, 0.0)),
+            time_limit=timedelta(seconds=max(left, 0.0)),
             node_limit=limits.iterations if self.whole else None,
             relative_gap_tolerance=0.0,
             absolute_gap_tolerance=0.0,
@@ -226,12 +260,12 @@ class _Program:
         return self.model.add_variable(lb=0.0, ub=1.0, is_integer=self.whole, name=name)
 
     def _make_variables(self) -> None:
-        for stage in range(self.stages):
+        for stage in asking(range(self.stages), self._over):
             for v in range(stage + 1):
                 op = self.graph.ops[v]
                 if v == stage or (op.recomputable and not op.eager):
                     self.run[stage, v] = self._binary(f"R {stage} {v}")
-        for stage in range(1, self.stages + 1):
+        for stage in asking(range(1, self.stages + 1), self._over):
             for t in self.made:
                 if self.graph.producer[t] < stage and (stage < self.stages or t in self.final):
                     self.held[stage, t] = self._binary(f"S {stage} {t}")
@@ -239,13 +273,13 @@ class _Program:
     def _state_dependencies(self) -> None:
         """Equations 1b to 1e; behind the last stage the outputs are held."""
         add = self.model.add_linear_constraint
-        for (stage, v), x in self.run.items():
+        for (stage, v), x in asking(self.run.items(), self._over):
             if v == stage:
                 add(x == 1.0)
             for t in dict.fromkeys(self.graph.ops[v].inputs):
                 if self.graph.tensors[t].kind is TensorKind.ACTIVATION:
                     add(x <= self._sum(self._run(stage, t), self._held(stage, t)))
-        for (stage, t), x in self.held.items():
+        for (stage, t), x in asking(self.held.items(), self._over):
             add(x <= self._sum(self._run(stage - 1, t), self._held(stage - 1, t)))
             if stage == self.stages:
                 add(x == 1.0)

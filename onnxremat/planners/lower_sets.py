@@ -26,6 +26,7 @@ from onnxremat.planners._lower_sets import (
     reachability_family,
 )
 from onnxremat.planners._stages import Chooser, canonical_schedule, plan_training, with_early_masks
+from onnxremat.planners._stopping import StoppedError
 from onnxremat.training import TrainingSplit, forward_order, stages_of
 
 EXACT_SETS = 3000
@@ -46,16 +47,19 @@ def lower_sets(problem: Problem, limits: Limits) -> Plan:
 def _search(split: TrainingSplit, chooser: Chooser) -> str:
     groups = _groups(split, chooser)
     graph = _forward_graph(split, groups, chooser)
-    approximate = Family(graph, reachability_family(graph))
-    told = f"approximate over {len(approximate.sets) - 1} lower sets"
-    _try_all(split, groups, approximate, chooser)
-    if chooser.over():
-        return told
-    every = all_lower_sets(graph, EXACT_SETS)
-    if every is None:
-        return f"{told}; there are more than {EXACT_SETS}"
-    _try_all(split, groups, Family(graph, every), chooser)
-    return f"{told}, exact over all {len(every)}"
+    told = "nothing"
+    try:
+        approximate = Family(graph, reachability_family(graph), chooser.over)
+        told = f"approximate over {len(approximate.sets) - 1} lower sets"
+        _try_all(split, groups, approximate, chooser)
+        every = all_lower_sets(graph, EXACT_SETS, chooser.over)
+        if every is None:
+            return f"{told}; there are more than {EXACT_SETS}"
+        told = f"{told}, exact over all {len(every)}"
+        _try_all(split, groups, Family(graph, every, chooser.over), chooser)
+    except StoppedError:
+        pass  # The chooser has the best so far, and says in the scope that there may be more.
+    return told
 
 
 def _groups(split: TrainingSplit, chooser: Chooser) -> list[list[int]]:
@@ -126,16 +130,17 @@ def _try_all(
 
 
 def _strategies(family: Family, chooser: Chooser) -> Iterator[list[int]]:
-    """Time- and memory-centric strategies for several budgets, without repetition."""
+    """Time- and memory-centric strategies for several budgets, without repetition.
+
+    Raises StoppedError once the limits are reached.
+    """
     seen: set[tuple[int, ...]] = set()
     smallest, _ = family.smallest_budget(stop=chooser.over)
     largest = max(equation_2(family.graph, [family.graph.everything]), smallest)
     for k in range(BUDGETS):
         budget = smallest + (largest - smallest) * k**2 // (BUDGETS - 1) ** 2
         for slowest in (True, False):
-            if chooser.over():
-                return
-            sequence = family.strategy(budget, slowest=slowest)
+            sequence = family.strategy(budget, slowest=slowest, stop=chooser.over)
             if sequence is not None and tuple(sequence) not in seen:
                 seen.add(tuple(sequence))
                 yield sequence

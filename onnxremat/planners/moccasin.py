@@ -29,6 +29,7 @@ from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
 from onnxremat.planners._engine import Score, best_of, best_start
 from onnxremat.planners._retention import Retention, Shape
 from onnxremat.planners._staged import BETWEEN, staged
+from onnxremat.planners._stopping import CUT_SHORT, StoppedError
 from onnxremat.schedule import Schedule, given_order, without_unread
 
 COPIES = 2
@@ -52,7 +53,8 @@ class Solved:
     scope takes less time than `time_bound` within the budget, nor has a smaller peak than
     `peak_bound_bytes`. `proved`: `steps` take the least time within the budget, or, if the peak
     was asked for, have the smallest; or there are none (`infeasible`). Unproved `steps` may be
-    above the budget: those of the smallest peak found.
+    above the budget: those of the smallest peak found. Without `stated` the limits were reached
+    before CP-SAT had the model.
     """
 
     steps: tuple[int, ...] | None
@@ -61,6 +63,7 @@ class Solved:
     peak_bound_bytes: int
     proved: bool
     infeasible: bool = False
+    stated: bool = True
 
 
 def moccasin(problem: Problem, limits: Limits) -> Plan:
@@ -97,6 +100,7 @@ def moccasin(problem: Problem, limits: Limits) -> Plan:
     )
     if exact and problem.max_copies is not None and not problem.fixed_order:
         bound = min(max(bound, solved.peak_bound_bytes), best.peak_bytes)
+    scope = _scope(problem) if proved or refuted else ""
     return make_plan(
         problem,
         best.schedule,
@@ -104,7 +108,7 @@ def moccasin(problem: Problem, limits: Limits) -> Plan:
         peak_bound_bytes=bound,
         proved=proved,
         refuted=refuted,
-        scope=_scope(problem) if proved or refuted else "",
+        scope=scope if solved.stated else f"{CUT_SHORT} before the model was stated",
     )
 
 
@@ -229,20 +233,40 @@ class _Search:
 
     def lowest_peak(self, floor_bytes: int, hint: Schedule | None, share: float) -> Solved:
         """Phase 1: a peak of at most `floor_bytes`, or the smallest."""
-        model = Retention(self.problem, self.shape, floor_bytes, hint=hint, lowest_peak=True)
+        bound, once = self._known()
+        try:
+            model = Retention(
+                self.problem, self.shape, floor_bytes, hint=hint, lowest_peak=True, stop=self._over
+            )
+        except StoppedError:
+            return Solved(None, None, once, bound, proved=False, stated=False)
         solver, status, least = self._run(model, share)
-        bound = peak_bound(self.problem.graph, self.problem.rules).nbytes
         # The objective is never below the floor, whatever the peak is.
         if least > model.floor:
             bound = max(bound, model.bytes_of(least))
-        return self._solved(model, solver, status, self.problem.graph.total_cost(), bound)
+        return self._solved(model, solver, status, once, bound)
 
     def least_time(self, budget_bytes: int, hint: Schedule | None, floor_bytes: int) -> Solved:
         """Phase 2: the least time within the budget."""
-        model = Retention(self.problem, self.shape, budget_bytes, hint=hint)
+        _, once = self._known()
+        try:
+            model = Retention(self.problem, self.shape, budget_bytes, hint=hint, stop=self._over)
+        except StoppedError:
+            return Solved(None, None, once, floor_bytes, proved=False, stated=False)
         solver, status, least = self._run(model, 1.0)
-        bound = self.problem.graph.total_cost() + max(least, 0) * model.time_unit
+        bound = once + max(least, 0) * model.time_unit
         return self._solved(model, solver, status, bound, floor_bytes)
+
+    def _known(self) -> tuple[int, int]:
+        """Bounds on the peak and on the time that hold for any schedule."""
+        graph = self.problem.graph
+        return peak_bound(graph, self.problem.rules).nbytes, graph.total_cost()
+
+    def _over(self) -> bool:
+        stop = self.limits.stop
+        return time.monotonic() - self.started > self.limits.seconds or (
+            stop is not None and stop()
+        )
 
     def _solved(
         self,

@@ -4,7 +4,8 @@ Source: Kumar et al. 2019, supplement, section A: spines by algorithm 2 (`_path_
 schedules by algorithm 3 (`_spine_recursion`). For bags of at most p vertices in a path of b bags
 the full schedule has O(2^p (p!)^2 log^(p - 2) b) steps per bag, which is why the paper calls it
 less practical. Here what nobody reads is left out before it is made, and then bags of 15 to 20
-vertices are within reach; what is given up is said in the plan's scope.
+vertices are within reach; what is given up, and what the limits left no time for, is said in the
+plan's scope.
 
 Several path decompositions are tried, by the size of their largest bags, each with the spine of
 algorithm 2 and with the given order as the spine. `local_search` spends the rest of the seconds on
@@ -12,12 +13,16 @@ the best schedule. The algorithm knows no limit of memory: a budget chooses amon
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onnxremat.graph import Graph
 from onnxremat.plan import Limits, Plan, Problem
-from onnxremat.planners._decomposition import dependency_edges, tree_decomposition
+from onnxremat.planners._decomposition import (
+    LONGEST_SECONDS,
+    dependency_edges,
+    tree_decomposition,
+)
 from onnxremat.planners._engine import Clock, Score, report, score
 from onnxremat.planners._path_decomposition import (
     Spined,
@@ -29,6 +34,7 @@ from onnxremat.planners._path_decomposition import (
 from onnxremat.planners._polishing import swept_and_polished
 from onnxremat.planners._recursion import wanted_ops
 from onnxremat.planners._spine_recursion import Spine
+from onnxremat.planners._stopping import CUT_SHORT, Stop, StoppedError, asking, never
 from onnxremat.planners.twremat import LONGEST
 from onnxremat.schedule import Schedule, without_unread
 
@@ -54,21 +60,28 @@ def pwremat(problem: Problem, limits: Limits) -> Plan:
 @dataclass(frozen=True, slots=True)
 class Tried:
     """PWRemat on one path decomposition: its layout, whose spine, and its largest bag; `found` is
-    None if the schedule was given up as too long."""
+    None if the schedule was given up as too wide or too long, or, if `late`, because the limits
+    left no time for it."""
 
     layout: str
     own_spine: bool
     largest_bag: int
     found: Score | None
+    late: bool = False
 
 
-def spined_paths(graph: Graph, seed: int) -> list[tuple[str, bool, Spined]]:
+def spined_paths(
+    graph: Graph, seed: int, stop: Stop = never, seconds: float = LONGEST_SECONDS
+) -> list[tuple[str, bool, Spined]]:
     """Path decompositions with spines, those with the smallest largest bag first: the name of the
-    layout, and whether the spine is that of algorithm 2."""
+    layout, and whether the spine is that of algorithm 2.
+
+    See `tree_decomposition` for the limits.
+    """
     count, edges = len(graph.ops), dependency_edges(graph)
-    tree = tree_decomposition(count, edges, seed=seed)
+    tree = tree_decomposition(count, edges, seed=seed, stop=stop, seconds=seconds)
     made = []
-    for name, layout in layouts(graph, tree):
+    for name, layout in asking(layouts(graph, tree), stop):
         made.append((name, False, given_spine(count, edges, layout)))
         made.append((name, True, add_spine(count, edges, from_layout(edges, layout))))
     return sorted(made, key=lambda one: one[2].path.width)
@@ -77,29 +90,32 @@ def spined_paths(graph: Graph, seed: int) -> list[tuple[str, bool, Spined]]:
 def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tried]:
     """PWRemat on several path decompositions, narrowest first; unread repetitions removed.
 
-    Ends when that share of the seconds is used, or at a stop.
+    Once that share of the seconds is used, or at a stop, the rest is `late`; nothing is tried if
+    the graph was not decomposed by then.
     """
     graph = problem.graph
 
     def over() -> bool:
         return clock.stopped(share)
 
-    for name, own_spine, spined in spined_paths(graph, clock.limits.seed):
-        if over():
-            return
+    seconds = share * clock.limits.seconds - clock.seconds()
+    try:
+        paths = spined_paths(graph, clock.limits.seed, over, seconds)
+    except StoppedError:
+        return
+    for name, own_spine, spined in paths:
         bag = spined.path.width + 1
-        made = path_schedule(graph, spined, stop=over) if bag <= WIDEST else None
-        if made is None:
-            if bag <= WIDEST and over():
-                return
-            yield Tried(name, own_spine, bag, None)
-            continue
-        yield Tried(name, own_spine, bag, score(problem, _with_few_copies(problem, made)))
+        made = None
+        if bag <= WIDEST and not over():
+            made = path_schedule(graph, spined, stop=over)
+        if made is not None:
+            found = score(problem, _with_few_copies(problem, made))
+            yield Tried(name, own_spine, bag, found)
+        else:
+            yield Tried(name, own_spine, bag, None, late=bag <= WIDEST and over())
 
 
-def path_schedule(
-    graph: Graph, spined: Spined, *, stop: Callable[[], bool] = lambda: False
-) -> Schedule | None:
+def path_schedule(graph: Graph, spined: Spined, *, stop: Stop = never) -> Schedule | None:
     """The schedule of PWRemat without what nobody reads; None if it is given up (see LONGEST and
     ITEMS_PER_OP) or at a stop."""
     count = len(graph.ops)
@@ -127,12 +143,23 @@ def _with_few_copies(problem: Problem, made: Schedule) -> Schedule:
 
 def _swept(problem: Problem, clock: Clock, best: Score) -> tuple[Score, str]:
     """The best of a start and the sweep, and what was left out, in words."""
-    left_out = []
+    left_out: list[str] = []
+    late: list[str] = []
+    tries = 0
     for tried in sweep(problem, clock, share=SWEEP_SHARE):
+        tries += 1
         if tried.found is None:
             spine = "its own spine" if tried.own_spine else "the given spine"
-            left_out.append(f"{tried.layout} with {spine}, bags of {tried.largest_bag}")
+            told = f"{tried.layout} with {spine}, bags of {tried.largest_bag}"
+            (late if tried.late else left_out).append(told)
         elif tried.found.better_than(best, problem.budget_bytes):
             best = tried.found
             report(clock, best)
-    return best, "left out as too wide or too long: " + "; ".join(left_out) if left_out else ""
+    if not tries:
+        return best, f"{CUT_SHORT} before the graph was decomposed"
+    parts = []
+    if left_out:
+        parts.append("left out as too wide or too long: " + "; ".join(left_out))
+    if late:
+        parts.append(f"{CUT_SHORT}: " + "; ".join(late))
+    return best, "; ".join(parts)

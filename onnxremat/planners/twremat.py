@@ -10,8 +10,8 @@ nearly all bags, with and without computing outputs early, and takes the best.
 `local_search` spends the rest of the seconds on that plan: the paper's weakness is time, and the
 recursion knows neither sizes nor in-place ops.
 
-Deviations are listed in `_recursion`. Schedules of more than LONGEST passes are given up, which the
-plan's scope says.
+Deviations are listed in `_recursion`. Schedules of more than LONGEST passes are given up, and those
+that the limits leave no time for are not made; the plan's scope says which.
 """
 
 from bisect import bisect_left
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from onnxremat.plan import Limits, Plan, Problem
 from onnxremat.planners._decomposition import (
+    LONGEST_SECONDS,
     Separators,
     dependency_edges,
     separators,
@@ -28,6 +29,7 @@ from onnxremat.planners._decomposition import (
 from onnxremat.planners._engine import Clock, Score, report, score
 from onnxremat.planners._polishing import swept_and_polished
 from onnxremat.planners._recursion import tree_schedule
+from onnxremat.planners._stopping import CUT_SHORT, Stop, StoppedError, never
 from onnxremat.schedule import without_unread
 
 LONGEST = 40
@@ -48,12 +50,14 @@ def twremat(problem: Problem, limits: Limits) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """TWRemat(k) of a problem; `found` is None if the schedule was given up as too long."""
+    """TWRemat(k) of a problem; `found` is None if the schedule was given up as too long, or, if
+    `late`, because the limits left no time for it."""
 
     k: int
     early: bool
     steps: int
     found: Score | None
+    late: bool = False
 
 
 def recursion_limits(parts: Separators) -> list[int]:
@@ -74,57 +78,83 @@ def recursion_limits(parts: Separators) -> list[int]:
 def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tried]:
     """TWRemat(k) for several k, with and without early outputs; unread repetitions removed.
 
-    Ends when that share of the seconds is used, or at a stop. `steps` are those before the removal.
+    Once that share of the seconds is used, or at a stop, the rest is `late`; nothing is tried if
+    the graph was not decomposed by then. `steps` are those before the removal.
     """
     graph = problem.graph
-    parts = graph_separators(problem, clock.limits.seed)
-    most = LONGEST * len(graph.ops)
 
     def over() -> bool:
         return clock.stopped(share)
 
+    seconds = share * clock.limits.seconds - clock.seconds()
+    try:
+        parts = graph_separators(problem, clock.limits.seed, over, seconds)
+    except StoppedError:
+        return
+    most = LONGEST * len(graph.ops)
     for early in (True, False):
         too_long = 0
         for k in recursion_limits(parts):
-            if over():
-                return
             if k <= too_long:
                 continue
-            made = tree_schedule(
-                graph,
-                parts,
-                k,
-                early=early,
-                max_copies=problem.max_copies,
-                most_steps=most,
-                stop=over,
-            )
+            made = None
+            if not over():
+                made = tree_schedule(
+                    graph,
+                    parts,
+                    k,
+                    early=early,
+                    max_copies=problem.max_copies,
+                    most_steps=most,
+                    stop=over,
+                )
             if made is not None:
                 yield Tried(k, early, len(made), score(problem, without_unread(graph, made)))
-            elif not over():
+            elif over():
+                yield Tried(k, early, 0, None, late=True)
+            else:
                 too_long = k
                 yield Tried(k, early, most, None)
 
 
-def graph_separators(problem: Problem, seed: int) -> Separators:
-    """The separators of a minimum fill-in decomposition of the problem's graph."""
-    graph = problem.graph
-    count = len(graph.ops)
-    return separators(count, tree_decomposition(count, dependency_edges(graph), seed=seed))
+def graph_separators(
+    problem: Problem, seed: int, stop: Stop = never, seconds: float = LONGEST_SECONDS
+) -> Separators:
+    """The separators of a minimum fill-in decomposition of the problem's graph.
+
+    See `tree_decomposition` for the limits.
+    """
+    count, edges = len(problem.graph.ops), dependency_edges(problem.graph)
+    tree = tree_decomposition(count, edges, seed=seed, stop=stop, seconds=seconds)
+    return separators(count, tree, stop)
 
 
 def _swept(problem: Problem, clock: Clock, best: Score) -> tuple[Score, str]:
     """The best of a start and the sweep, and what was left out, in words."""
     too_long: dict[bool, int] = {}
+    late: dict[bool, list[int]] = {}
+    tries = 0
     for tried in sweep(problem, clock, share=SWEEP_SHARE):
-        if tried.found is None:
+        tries += 1
+        if tried.late:
+            late.setdefault(tried.early, []).append(tried.k)
+        elif tried.found is None:
             too_long[tried.early] = max(tried.k, too_long.get(tried.early, 0))
         elif tried.found.better_than(best, problem.budget_bytes):
             best = tried.found
             report(clock, best)
+    if not tries:
+        return best, f"{CUT_SHORT} before the graph was decomposed"
     scope = [
-        f"TWRemat({k}) and below {'with' if early else 'without'} early outputs: "
-        f"more than {LONGEST} times the ops"
+        f"TWRemat({k}) and below {_outputs(early)}: more than {LONGEST} times the ops"
         for early, k in too_long.items()
     ]
+    scope += [
+        f"TWRemat({', '.join(map(str, sorted(limits)))}) {_outputs(early)}: {CUT_SHORT}"
+        for early, limits in late.items()
+    ]
     return best, "left out: " + "; ".join(scope) if scope else ""
+
+
+def _outputs(early: bool) -> str:
+    return f"{'with' if early else 'without'} early outputs"
