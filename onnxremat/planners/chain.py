@@ -11,7 +11,9 @@ stage than theirs. So the model's limit is searched: its sequences for all limit
 become schedules of the real ops, and the one whose real peak meets the budget in the least time is
 taken (without a budget: the one of the smallest real peak). Where the backward of one stage sets
 the model's smallest peak, the model cannot tell leaner sequences from others; so all is done again
-with a model in which backward steps need nothing of their own.
+with a model in which backward steps need nothing of their own. And the model counts the time of
+every repetition, but those that nobody reads are left out of the real schedule. Either way what is
+best in the model may be worse than the equal segments of `chen`: so these are tried, too.
 """
 
 from collections import deque
@@ -31,8 +33,10 @@ from onnxremat.planners._stages import (
     described,
     halving,
     plan_training,
-    schedule_of,
 )
+from onnxremat.planners._stopping import Stop, StoppedError
+from onnxremat.planners.chen import MOST_STAGES as MOST_EQUAL_STAGES
+from onnxremat.planners.chen import every_number
 from onnxremat.training import Stages, TrainingSplit
 
 MOST_STAGES = 200
@@ -69,10 +73,14 @@ def _search(split: TrainingSplit, chooser: Chooser) -> str:
     for stages in sorted(found, key=lambda stages: len(stages.forward)):
         model = chain_of_stages(stages, chooser.problem.rules)
         models += [(stages, model), (stages, without_gradients(model))]
+    equal = _equal_segments(split, chooser)
     for make in (_persistent, _floating):
-        attempts = []
+        attempts = [equal]
         for stages, model in models:
-            sequences = None if chooser.over() else make(model)
+            try:
+                sequences = make(model, chooser.over)
+            except StoppedError:
+                break
             if sequences is not None:
                 attempts.append(_attempts(chooser, stages, sequences))
                 deque(islice(attempts[-1], FIRST_ATTEMPTS), maxlen=0)
@@ -86,17 +94,17 @@ def _limit_bytes(chain: Chain) -> int:
     return max(simulate(chain, store_all(chain.stages)).peak_bytes, 1)
 
 
-def _persistent(chain: Chain) -> "_Sequences | None":
-    return _Sequences(PersistentTable(chain, _limit_bytes(chain), SLOTS))
+def _persistent(chain: Chain, stop: Stop) -> "_Sequences | None":
+    return _Sequences(PersistentTable(chain, _limit_bytes(chain), SLOTS, stop))
 
 
-def _floating(chain: Chain) -> "_Sequences | None":
+def _floating(chain: Chain, stop: Stop) -> "_Sequences | None":
     """The sequences of C_FL, unless the chain is too long or they are none the faster."""
     if chain.stages > FLOATING_STAGES:
         return None
     limit = _limit_bytes(chain)
-    table = FloatingTable(chain, limit, FLOATING_SLOTS)
-    persistent = PersistentTable(chain, limit, FLOATING_SLOTS).makespans()
+    table = FloatingTable(chain, limit, FLOATING_SLOTS, stop)
+    persistent = PersistentTable(chain, limit, FLOATING_SLOTS, stop).makespans()
     faster = table.makespans() < np.minimum(persistent, NEVER) * (1 - ROUNDING)
     return _Sequences(table) if faster.any() else None
 
@@ -131,6 +139,14 @@ class _Sequences(Sequence[Operations]):
         return sequence
 
 
+def _equal_segments(split: TrainingSplit, chooser: Chooser) -> Iterator[bool]:
+    """Show the chooser all that `chen` shows it; true after each."""
+    for stages in chains(split, chooser, MOST_EQUAL_STAGES):
+        for sequence in every_number(len(stages.forward)):
+            chooser.show_sequence(stages, sequence)
+            yield True
+
+
 def _attempts(chooser: Chooser, stages: Stages, sequences: Sequence[Operations]) -> Iterator[bool]:
     """Show the chooser the sequences that may still help, in the order of halving; true after
     each."""
@@ -138,7 +154,7 @@ def _attempts(chooser: Chooser, stages: Stages, sequences: Sequence[Operations])
     for index in halving(len(sequences)):
         if index >= slowest or chooser.over():
             continue
-        found = chooser.show(schedule_of(stages, sequences[index], chooser.problem.max_copies))
+        found = chooser.show_sequence(stages, sequences[index])
         if chooser.meets(found):
             slowest = index
         yield True

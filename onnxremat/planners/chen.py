@@ -30,12 +30,20 @@ def chen_sqrt(problem: Problem, limits: Limits) -> Plan:
 
 
 def _search(split: TrainingSplit, chooser: Chooser, *, every: bool) -> str:
-    def sequences(stages: int) -> Iterator[Operations]:
-        yield segments(stages, max(1, round(math.sqrt(stages))))
-        for index in halving(stages) if every else ():
-            yield segments(stages, index + 1)
-
+    sequences = every_number if every else square_root
     return show_all(split, chooser, MOST_STAGES, sequences)
+
+
+def square_root(stages: int) -> Iterator[Operations]:
+    """The sequence for sqrt(n) segments."""
+    yield segments(stages, max(1, round(math.sqrt(stages))))
+
+
+def every_number(stages: int) -> Iterator[Operations]:
+    """The sequences for every number of segments, the widest differences first."""
+    yield from square_root(stages)
+    for index in halving(stages):
+        yield segments(stages, index + 1)
 
 
 def segments(stages: int, count: int) -> Operations:

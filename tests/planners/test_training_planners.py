@@ -11,6 +11,7 @@ from onnxremat.graph import Graph
 from onnxremat.memory import MemoryRules, profile
 from onnxremat.plan import Limits, Plan, PlanStatus, Problem
 from onnxremat.planners._chain import Kind, chain_of, simulate
+from onnxremat.planners._engine import Score
 from onnxremat.planners._stages import halving, schedule_of, with_early_masks
 from onnxremat.planners.chain import chain, store_all
 from onnxremat.planners.chen import chen, chen_sqrt, segments
@@ -19,6 +20,8 @@ from onnxremat.planners.revolve import forward_steps, reversal, revolve
 from onnxremat.schedule import check, given_order
 from onnxremat.training import cut, split_training
 from tests.graphs import graphs, memory_rules
+from tests.models.sizes import tiny
+from tests.planners.guarantees import imported_graph
 from tests.training_graphs import Net, training_net
 
 PLANNERS: list[Callable[[Problem, Limits], Plan]] = [chain, lower_sets, chen, chen_sqrt, revolve]
@@ -49,6 +52,25 @@ def test_without_a_budget_the_peak_falls(planner) -> None:  # type: ignore[no-un
     plan = planner(problem, Limits(seconds=20))
     given_peak = profile(problem.graph, given_order(problem.graph), problem.rules).peak_bytes
     assert plan.peak_bytes <= 0.55 * given_peak
+
+
+@pytest.mark.parametrize("percent", [None, 80, 60])
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(training_net(24, skips=6, seed=1), id="skips"),
+        pytest.param(imported_graph("densenet_train", **tiny("densenet_train")), id="densenet"),
+    ],
+)
+def test_a_chain_is_no_worse_than_equal_segments(graph: Graph, percent: int | None) -> None:
+    """The best of the model is not the best of the graph: at 60% equal segments are faster."""
+    problem = problem_at(graph, percent)
+    best, equal = (planner(problem, Limits(seconds=60)) for planner in (chain, chen))
+    assert not scored(equal).better_than(scored(best), problem.budget_bytes)
+
+
+def scored(plan: Plan) -> Score:
+    return Score(plan.schedule, plan.peak_bytes, plan.time_cost)
 
 
 @each
