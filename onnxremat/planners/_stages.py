@@ -15,7 +15,7 @@ from onnxremat.schedule import Schedule, without_unread
 from onnxremat.training import NotTrainingError, Stages, TrainingSplit, cut, split_training
 
 MADE_AT_ONCE = 50_000
-"""So many steps take about half a second: no need to ask whether there is time for them."""
+"""Schedules of so many steps take half a second: the limits do not break them off."""
 
 MAKING = 4.0
 """Times the seconds of measuring a schedule: for making it, two checks, and measuring it twice."""
@@ -229,15 +229,24 @@ class Chooser:
         return over
 
     def show(self, schedule: Schedule) -> Score | None:
-        """Measure a schedule and keep it if it is the best; None if it is none of the problem."""
+        """Measure a schedule and keep it if it is the best; None if it is none of the problem, or
+        if it is so long that it is given up at a stop."""
         self._watch.count(1)
-        if not admissible(self.problem, schedule):
+        if self._gave_up(schedule) or not admissible(self.problem, schedule):
+            return None
+        if self._gave_up(schedule):
             return None
         found = score(self.problem, schedule)
         if found.better_than(self.best, self.problem.budget_bytes):
             self.best = found
             report(self._watch, found)
         return found
+
+    def _gave_up(self, schedule: Schedule) -> bool:
+        """Whether it is time to stop, and the schedule takes long."""
+        gave_up = len(schedule) > MADE_AT_ONCE and self._watch.stopped()
+        self.cut_short = self.cut_short or gave_up
+        return gave_up
 
     def show_sequence(self, stages: Stages, sequence: Sequence[Operation]) -> Score | None:
         """Show the schedule of a sequence, unless it is so long that no time is left for it."""

@@ -107,6 +107,15 @@ def test_sequences_that_no_time_is_left_for_are_told(monkeypatch: pytest.MonkeyP
     assert plan.schedule == given_order(problem.graph)
 
 
+def test_long_schedules_are_given_up_at_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_at(training_net(30), None)
+    monkeypatch.setattr(import_module("onnxremat.planners._stages"), "MADE_AT_ONCE", 0)
+    for calls in (1, 2):  # Behind the first question: before and behind a check of the schedule.
+        plan = stopped_plan("revolve", problem, calls)
+        assert CUT_SHORT in plan.scope
+        assert plan.schedule == given_order(problem.graph)
+
+
 def every_stop(work: Callable[[StopAfter], object]) -> tuple[object, int]:
     """What the work gives without a stop; and how often it asks, stopped at each question once."""
     never = StopAfter(1 << 60)
