@@ -22,6 +22,7 @@ from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule
 from onnxremat.targets import Made, Target, own_schedule
 from onnxremat.tiling import TilingPlan, choose_regions, ordered_subject, tiled_subject
+from onnxremat.training import NotTrainingError, split_training
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat_rewriters.substitutes import EXACT, ROUNDING, Substitution
 
@@ -31,6 +32,9 @@ TILING_TARGETS = (1.0, 0.95, 0.88)
 
 WHOLE_SHARE, WHOLE_SHARE_SMALLEST = 0.6, 0.4
 """Of the seconds, for whole ops if tiles may follow: within a limit, and for the smallest peak."""
+
+TRAINING_SHARE, TRAINING_SHARE_SMALLEST = 0.85, 0.6
+"""In training graphs, whose peak is what the backward pass still reads: tiles seldom lower it."""
 
 ORDER_SHARE = 0.2
 """Of the seconds left then, for an order of whole ops before tiles are chosen."""
@@ -77,8 +81,7 @@ class Attempts:
         whole ops or tiles. Raises as `plan_within`."""
         if not self.options.tiles:
             return self.planned(whole, self.clock)
-        share = WHOLE_SHARE_SMALLEST if self.budget is None else WHOLE_SHARE
-        part = self.clock.part(share)
+        part = self.clock.part(self._whole_share(whole))
         first = self._tried(whole, part) if self._possible(whole) else _Tried()
         planned = first.planned
         one_pass = self.budget is not None and planned is not None and planned.extra_time <= 0
@@ -98,6 +101,13 @@ class Attempts:
         missed = last.missed or first.missed
         assert missed is not None
         raise self._with_tiles(missed, tiling) if fit else missed
+
+    def _whole_share(self, whole: Subject) -> float:
+        try:
+            split_training(whole.imported.graph)
+        except NotTrainingError:
+            return WHOLE_SHARE_SMALLEST if self.budget is None else WHOLE_SHARE
+        return TRAINING_SHARE_SMALLEST if self.budget is None else TRAINING_SHARE
 
     def _stopped(self) -> bool:
         return self.stop is not None and self.stop()

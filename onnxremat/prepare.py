@@ -86,9 +86,10 @@ class Options:
 
     `time_limit`: the seconds that planners and the choice of tiles have, all together; running,
     predicting and measuring come on top. Where one op alone exceeds the limit, tiles get them all,
-    and without tiles whole ops do. Otherwise whole ops have six tenths (four for the smallest
-    peak), tiles come next, and if those come to nothing, whole ops have what is left. A tenth of
-    each is kept for planning again what takes more in the runtime than it was planned to.
+    and without tiles whole ops do. Otherwise whole ops have 60% (in training graphs 85%; for the
+    smallest peak 40% and 60%), tiles come next, and if those come to nothing, whole ops have what
+    is left. A tenth of what whole ops have is kept for planning again what takes more in the
+    runtime than it was planned to.
     """
 
     runtime: str = "ort-cpu"
