@@ -10,9 +10,11 @@ from onnxremat.memory import MemoryRules
 from onnxremat.plan import Limits, Plan, Problem, make_plan
 from onnxremat.planners._chain import Chain, Kind, Operation, Operations
 from onnxremat.planners._engine import Score, Stopwatch, admissible, best_start, report, score
-from onnxremat.planners._stopping import CUT_SHORT
+from onnxremat.planners._stopping import CUT_SHORT, StoppedError, ask
 from onnxremat.schedule import Schedule, without_unread
 from onnxremat.training import NotTrainingError, Stages, TrainingSplit, cut, split_training
+
+NOTHING_TRIED = "nothing was tried"
 
 MADE_AT_ONCE = 50_000
 """Schedules of so many steps take half a second: the limits do not break them off."""
@@ -279,10 +281,12 @@ def plan_training(problem: Problem, limits: Limits, planner: str, search: Search
     else:
         try:
             scope = search(split_training(problem.graph), chooser)
-            if chooser.cut_short:
-                scope = f"{scope}; {CUT_SHORT}"
+        except StoppedError:
+            scope = NOTHING_TRIED
         except NotTrainingError as error:
             scope = f"the given order, as this is no training graph: {error}"
+    if chooser.cut_short:
+        scope = f"{scope}; {CUT_SHORT}"
     best = chooser.best.schedule
     return make_plan(problem, best, planner, peak_bound_bytes=bound, scope=scope)
 
@@ -304,12 +308,22 @@ def halving(count: int) -> list[int]:
 
 def chains(split: TrainingSplit, chooser: Chooser, most: int) -> list[Stages]:
     """The forward as a chain cut at articulation points, and as one cut anywhere if that has more
-    stages; then both with early masks, if there are any."""
+    stages; then both with early masks, if there are any. Raises StoppedError once the limits are
+    reached: where much crosses, a cut of 6,000 ops takes a second."""
     order = split.forward if chooser.problem.fixed_order else None
-    strict, free = (cut(split, order, most=most, bundles=bundles) for bundles in (False, True))
-    late = [strict, free] if len(free.forward) > len(strict.forward) else [strict]
-    early = (with_early_masks(stages, chooser.problem.rules) for stages in late)
-    return [*late, *(stages for stages in early if stages not in late)]
+    late: list[Stages] = []
+    for bundles in (False, True):
+        ask(chooser.over)
+        stages = cut(split, order, most=most, bundles=bundles)
+        if not late or len(stages.forward) > len(late[0].forward):
+            late.append(stages)
+    found = list(late)
+    for stages in late:
+        ask(chooser.over)
+        early = with_early_masks(stages, chooser.problem.rules)
+        if early not in late:
+            found.append(early)
+    return found
 
 
 def show_all(

@@ -71,6 +71,8 @@ def _search(split: TrainingSplit, chooser: Chooser) -> str:
     found = chains(split, chooser, MOST_STAGES)
     models = []
     for stages in sorted(found, key=lambda stages: len(stages.forward)):
+        if chooser.over():
+            break
         model = chain_of_stages(stages, chooser.problem.rules)
         models += [(stages, model), (stages, without_gradients(model))]
     equal = _equal_segments(split, chooser)
@@ -141,7 +143,11 @@ class _Sequences(Sequence[Operations]):
 
 def _equal_segments(split: TrainingSplit, chooser: Chooser) -> Iterator[bool]:
     """Show the chooser all that `chen` shows it; true after each."""
-    for stages in chains(split, chooser, MOST_EQUAL_STAGES):
+    try:
+        found = chains(split, chooser, MOST_EQUAL_STAGES)
+    except StoppedError:
+        return
+    for stages in found:
         for sequence in every_number(len(stages.forward)):
             chooser.show_sequence(stages, sequence)
             yield True

@@ -25,7 +25,13 @@ from onnxremat.planners._lower_sets import (
     members,
     reachability_family,
 )
-from onnxremat.planners._stages import Chooser, canonical_schedule, plan_training, with_early_masks
+from onnxremat.planners._stages import (
+    NOTHING_TRIED,
+    Chooser,
+    canonical_schedule,
+    plan_training,
+    with_early_masks,
+)
 from onnxremat.planners._stopping import StoppedError
 from onnxremat.training import TrainingSplit, forward_order, stages_of
 
@@ -47,7 +53,7 @@ def lower_sets(problem: Problem, limits: Limits) -> Plan:
 def _search(split: TrainingSplit, chooser: Chooser) -> str:
     groups = _groups(split, chooser)
     graph = _forward_graph(split, groups, chooser)
-    told = "nothing"
+    told = NOTHING_TRIED
     try:
         approximate = Family(graph, reachability_family(graph), chooser.over)
         told = f"approximate over {len(approximate.sets) - 1} lower sets"
