@@ -11,6 +11,7 @@ for by halving.
 import time
 from bisect import bisect_right
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 
 from onnxremat.prepare import Subject
@@ -35,6 +36,8 @@ PRECISION = 0.01
 """The smallest peak is looked for to this share."""
 CHEAP = 0.01
 """With a plan that adds no more than this share of a run, no more values are dropped."""
+TOLERANCE = 0.005
+"""A route that costs this share of a run more than was estimated is compared again."""
 EXTRA_SHARES = (0.03, 0.12, 0.4, 1.0)
 """Plans that add less than these shares of a run are looked for, one after the other; what adds
 more than the last is no plan."""
@@ -176,6 +179,8 @@ class _Chooser:
             if any(one is None or one.peak_bytes > budget_bytes for one in exact):
                 continue
             options = tuple(one for one in exact if one is not None)
+            if self._dearer(options, [chosen[part] for part in route.segments]):
+                continue
             cost, nodes = sum(one.cost for one in options), sum(one.nodes for one in options)
             if nodes > room:
                 per_node = per_node * 4 or 10_000
@@ -187,6 +192,11 @@ class _Chooser:
             peaks += [one.peak_bytes for one in options]
             return _Choice(sequence, options, max(peaks, default=0), cost, nodes)
         return None
+
+    def _dearer(self, exact: Many[Option], estimates: Many[Option]) -> bool:
+        """Whether a route turned out to cost so much more that another may be better."""
+        more = sum(e.cost for e in exact) - sum(e.cost for e in estimates)
+        return more > TOLERANCE * self._one_pass
 
     def _cost(
         self,

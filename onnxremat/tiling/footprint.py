@@ -1,19 +1,18 @@
-"""What one tile holds at most, and what it costs.
+"""What tiles hold at most, and what they cost: the rewriter's instructions, simulated.
 
-The nodes of a tile are laid out as the rewriter will write them (a Slice right before the first
-reader of a part), and simulated like a little graph: buffers are freed behind their last reader,
-views own no bytes, ops that run in place take over a buffer that dies.
+Buffers are freed behind their last reader, views own no bytes, ops that run in place take over a
+buffer that dies.
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from math import prod
 
 from onnxremat.costs import DEFAULT_COSTS
+from onnxremat.importer.views import root_of
 from onnxremat.tiling.sequence import Sequence
-from onnxremat_rewriters.tile import Box, NodeTile, extent
-from onnxremat_rewriters.tile.boxes import whole
-from onnxremat_rewriters.tile.program import SMALL_BYTES
+from onnxremat_rewriters.tile import Box, Instruction, Kind, Piece, extent
 
 THREAD_SCRATCH_BYTES = 65_536
 """Scratch of a convolution that does not depend on its size, for each thread."""
@@ -23,74 +22,38 @@ OUTSIDE = -1
 """The buffer of whatever is held anyway: whole values, weights."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A node of a tile, with what its footprint needs of it: bytes that it makes (0 for a view,
-    which takes those of its first read, and for a crop), nanoseconds, bytes of scratch. `reads`:
-    of values made in the run their position, name and box, and the bytes of a Slice if one is
-    needed. `inplace`: positions of inputs whose buffers it may take over."""
-
-    tile: NodeTile
-    name: str
-    alias: bool
-    nbytes: int
-    cost: int
-    scratch_bytes: int
-    reads: tuple[tuple[int, str, Box | None, int], ...]
-    inplace: tuple[int, ...]
-
-
-def written(sequence: Sequence, tile: NodeTile, threads: int) -> Written:
-    """Prepare a node of a tile. Cost and scratch are shares of those of the whole op, but for what
-    starting a kernel takes, and the scratch that each thread of a convolution has."""
-    view, imported = sequence.view, sequence.imported
-    node = view.nodes[tile.node]
-    name = node.output[tile.output]
-    reads = tuple(
-        (i, node.input[i], box, _slice_bytes(sequence, node.input[i], box))
-        for i, box in tile.step.reads.items()
-        if node.input[i] in view.types
-    )
-    v = sequence.op_of_node.get(tile.node)
-    if tile.step.crop or v is None:
-        overhead = 0 if tile.step.crop else DEFAULT_COSTS.overhead_ns
-        return Written(tile, name, bool(reads), 0, overhead, 0, reads, ())
-    op = imported.graph.ops[v]
-    full = view.types[name].elements
-    share = prod(extent(tile.step.makes)) / full if full else 1.0
-    fixed = min(op.workspace_bytes, threads * THREAD_SCRATCH_BYTES)
-    pairs = sequence.rules.inplace.get(op.op_type, ())
-    return Written(
-        tile,
-        name,
-        False,
-        round(view.types[name].nbytes * share),
-        round(max(0, op.cost - DEFAULT_COSTS.overhead_ns) * share) + DEFAULT_COSTS.overhead_ns,
-        fixed + round((op.workspace_bytes - fixed) * share),
-        reads,
-        tuple(i for i, o in pairs if o == tile.output),
-    )
-
-
-def _slice_bytes(sequence: Sequence, name: str, box: Box | None) -> int:
-    """Bytes of that box of a value; 0 where no Slice is needed: constants cut beforehand."""
-    kind = sequence.view.types[name]
-    if box is None or not kind.has_size:
-        return 0
-    if sequence.view.is_constant(name) and kind.nbytes <= SMALL_BYTES:
-        return 0
-    return kind.nbytes * prod(extent(box)) // max(1, kind.elements)
-
-
 @dataclass(frozen=True)
 class Footprint:
-    """Of one tile: most bytes beside the whole values it reads, its results included; nanoseconds
-    of its nodes, and of the Slices and views between them; nodes written."""
+    """Of instructions: most bytes beside what is held anyway; nanoseconds of the model's nodes, and
+    of the Slices, Concats and views between them; nodes written."""
 
     inner_bytes: int
     cost: int
     moved: int
     nodes: int
+
+
+def footprint(
+    sequence: Sequence,
+    instructions: Many[Instruction],
+    threads: int,
+    *,
+    taken: Iterable[Piece] = (),
+    left: Iterable[Piece] = (),
+    dying: Mapping[str, int] | None = None,
+) -> Footprint:
+    """The footprint of instructions in their order. O(reads).
+
+    `taken`: pieces that are there before; `left`: those that stay; `dying`: bytes of values from
+    outside that nobody needs behind these instructions.
+    """
+    layout = _Layout(sequence, threads, dying or {})
+    for piece in taken:
+        layout.piece(piece)
+    for one in instructions:
+        layout.run(one)
+    layout.leave(left)
+    return Footprint(layout.peak(), layout.cost, layout.moved, len(instructions))
 
 
 def moving_cost(nbytes: int, runs: int = 1) -> int:
@@ -99,7 +62,7 @@ def moving_cost(nbytes: int, runs: int = 1) -> int:
     return busy + DEFAULT_COSTS.overhead_ns
 
 
-def runs_in(box: Box, have: Box) -> int:
+def _runs_in(box: Box, have: Box) -> int:
     """In how many contiguous runs a box lies in what is there."""
     outer = len(box)
     while outer > 0 and box[outer - 1] == have[outer - 1]:
@@ -108,102 +71,130 @@ def runs_in(box: Box, have: Box) -> int:
 
 
 class _Layout:
-    """Nodes of a tile written one after the other, as the rewriter does."""
+    """Instructions run one after the other; step 0 is before the first."""
 
-    def __init__(self, sequence: Sequence) -> None:
-        self._types = sequence.view.types
-        self._have: dict[str, tuple[int, Box]] = {}
-        self._crops: dict[tuple[int, str, Box], int] = {}
+    def __init__(self, sequence: Sequence, threads: int, dying: Mapping[str, int]) -> None:
+        self._sequence = sequence
+        self._threads = threads
+        self._buffer_of: dict[int, int] = {}
         self._size: list[int] = []
         self._made: list[int] = []
         self._last: list[int] = []
-        self._taken: list[tuple[int, int]] = []
-        self.scratch: list[int] = []
+        self._taken_over: list[tuple[int, int]] = []
+        self._scratch = [0]
+        self._dying = {name: self._buffer(nbytes) for name, nbytes in dying.items()}
         self.cost = 0
         self.moved = 0
 
-    def part(self, name: str, box: Box | None, nbytes: int) -> int:
-        """The buffer of a box of a value, cut off first if what is there is larger."""
-        found = self._have.get(name)
-        there, have = (OUTSIDE, None) if found is None else found
-        if box is None or box == have or not nbytes:
-            return there
-        if have is None and box == whole(self._types[name].shape):
-            return OUTSIDE
-        key = (there, name if there == OUTSIDE else "", box)
-        if key not in self._crops:
-            self.scratch.append(0)
-            self.use(there)
-            runs = runs_in(box, have or whole(self._types[name].shape))
-            self.moved += moving_cost(nbytes, runs)
-            self._crops[key] = self._buffer(nbytes)
-        return self._crops[key]
+    def piece(self, piece: Piece) -> int:
+        """A buffer for a piece that is made now."""
+        buffer = self._buffer(self._bytes(piece))
+        self._buffer_of[piece.serial] = buffer
+        return buffer
 
-    def node(self, one: Written) -> None:
-        """Write a node behind the Slices that it needs."""
-        read = [(i, self.part(name, box, nbytes)) for i, name, box, nbytes in one.reads]
-        makes = one.tile.step.makes
-        if one.tile.step.crop:
-            self._have[one.name] = (read[0][1], makes)
+    def run(self, one: Instruction) -> None:
+        """One instruction more."""
+        self._scratch.append(0)
+        reads = [self._use(read) for read in one.reads]
+        if one.kind is Kind.NODE:
+            self._node(one, reads)
+        elif one.kind is Kind.SLICE:
+            self.moved += moving_cost(self._bytes(one.makes), _runs_in(one.box, one.have))
+            self.piece(one.makes)
+        else:
+            runs = prod(one.makes.shape[: one.axis]) * len(reads)
+            self.moved += moving_cost(self._bytes(one.makes), runs)
+            self.piece(one.makes)
+
+    def _node(self, one: Instruction, reads: Many[int]) -> None:
+        """A node of the model. Cost and scratch are shares of those of the whole op, but for what
+        starting a kernel takes, and the scratch that each thread of a convolution has."""
+        sequence = self._sequence
+        assert one.node is not None
+        v = sequence.op_of_node.get(one.node)
+        if v is None:
+            self.moved += DEFAULT_COSTS.overhead_ns
+            self._buffer_of[one.makes.serial] = reads[0] if reads else OUTSIDE
             return
-        self.scratch.append(one.scratch_bytes)
-        for _, buffer in read:
-            self.use(buffer)
-        if one.alias:
-            self.moved += one.cost
-            self._have[one.name] = (read[0][1], makes)
-            return
-        self.cost += one.cost
-        made = self._buffer(one.nbytes)
-        self._have[one.name] = (made, makes)
-        if one.inplace:
-            buffers = [buffer for _, buffer in read]
-            for i, buffer in read:
-                if i not in one.inplace or buffer == OUTSIDE or buffers.count(buffer) > 1:
-                    continue
-                if self._size[buffer] == one.nbytes:
-                    self._taken.append((buffer, len(self.scratch) - 1))
-                    break
+        op = sequence.imported.graph.ops[v]
+        full = sequence.view.types[one.makes.name].elements
+        share = prod(one.makes.shape) / full if full else 1.0
+        overhead = DEFAULT_COSTS.overhead_ns
+        self.cost += round(max(0, op.cost - overhead) * share) + overhead
+        fixed = min(op.workspace_bytes, self._threads * THREAD_SCRATCH_BYTES)
+        scratch = fixed + round((op.workspace_bytes - fixed) * share)
+        self._scratch[-1] = max(scratch, self._columns_bytes(one))
+        buffer = self.piece(one.makes)
+        pairs = sequence.rules.inplace.get(op.op_type, ())
+        allowed = [i for i, o in pairs if o == one.output and i < len(reads)]
+        self._take_over(buffer, [reads[i] for i in allowed], reads)
+
+    def _columns_bytes(self, one: Instruction) -> int:
+        """Of a convolution with more filters than pixels, which a tile may have where the whole has
+        not: all columns are gathered at once (MLAS; measured)."""
+        assert one.node is not None
+        node, types = self._sequence.view.nodes[one.node], self._sequence.view.types
+        weights = types.get(node.input[1]) if node.op_type == "Conv" else None
+        if weights is None or prod(weights.shape[2:]) == 1:
+            return 0
+        pixels = prod(one.makes.shape[2:])
+        groups = max(1, types[node.input[0]].shape[1] // weights.shape[1])
+        if weights.shape[0] // groups <= pixels:
+            return 0
+        return prod(weights.shape[1:]) * pixels * weights.nbytes // max(1, weights.elements)
+
+    def _take_over(self, buffer: int, candidates: Many[int], reads: Many[int]) -> None:
+        for source in candidates:
+            if source == OUTSIDE or source in self._dying.values() or reads.count(source) > 1:
+                continue
+            if self._size[source] == self._size[buffer]:
+                self._taken_over.append((source, len(self._scratch) - 1))
+                return
+
+    def _use(self, read: object) -> int:
+        """The buffer of what the newest node reads."""
+        if isinstance(read, Piece):
+            buffer = self._buffer_of[read.serial]
+        elif isinstance(read, str):
+            root = root_of(read, self._sequence.imported.views)
+            buffer = self._dying.get(root, OUTSIDE)
+        else:
+            return OUTSIDE
+        if buffer != OUTSIDE:
+            self._last[buffer] = len(self._scratch) - 1
+        return buffer
+
+    def leave(self, pieces: Iterable[Piece]) -> None:
+        """These stay; the last step is behind all instructions."""
+        self._scratch.append(0)
+        for piece in pieces:
+            self._use(piece)
+
+    def _bytes(self, piece: Piece) -> int:
+        kind = self._sequence.view.types[piece.name]
+        if not kind.has_size:
+            return 0
+        return kind.nbytes * prod(piece.shape) // max(1, kind.elements)
 
     def _buffer(self, nbytes: int) -> int:
         self._size.append(nbytes)
-        self._made.append(len(self.scratch) - 1)
-        self._last.append(len(self.scratch) - 1)
+        self._made.append(len(self._scratch) - 1)
+        self._last.append(len(self._scratch) - 1)
         return len(self._size) - 1
-
-    def use(self, buffer: int) -> None:
-        """A buffer is read by the newest node."""
-        if buffer != OUTSIDE:
-            self._last[buffer] = len(self.scratch) - 1
 
     def peak(self) -> int:
         """Most bytes at once."""
         end = list(self._last)
-        for buffer, step in self._taken:
+        for buffer, step in self._taken_over:
             if end[buffer] == step:
                 end[buffer] = step - 1
-        change = [0] * (len(self.scratch) + 1)
+        change = [0] * (len(self._scratch) + 1)
         for size, start, stop in zip(self._size, self._made, end, strict=True):
             if stop >= start:
                 change[start] += size
                 change[stop + 1] -= size
         held = most = 0
-        for step, scratch in enumerate(self.scratch):
+        for step, scratch in enumerate(self._scratch):
             held += change[step]
             most = max(most, held + scratch)
         return most
-
-
-def footprint(
-    sequence: Sequence, nodes: Iterable[Written], results: Mapping[str, Box]
-) -> Footprint:
-    """The footprint of a tile that runs `nodes`, in this order, for `results`. O(reads)."""
-    layout = _Layout(sequence)
-    for one in nodes:
-        layout.node(one)
-    parts = [
-        layout.part(name, box, _slice_bytes(sequence, name, box)) for name, box in results.items()
-    ]
-    for buffer in parts:
-        layout.use(buffer)
-    return Footprint(layout.peak(), layout.cost, layout.moved, len(layout.scratch))

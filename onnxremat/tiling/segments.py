@@ -9,11 +9,22 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from onnxremat.costs import DEFAULT_COSTS
-from onnxremat.tiling.footprint import footprint, moving_cost, written
-from onnxremat.tiling.grids import Family, Grid, pairs, single_axes, strips, tiles_of
+from onnxremat.tiling.footprint import Footprint, footprint, moving_cost
+from onnxremat.tiling.grids import Family, Grid, carrying, pairs, single_axes, strips
 from onnxremat.tiling.sequence import Sequence
 from onnxremat.tiling.walk import TileOfSegment, Walk
-from onnxremat_rewriters.tile import CannotTile, Region, plan_region
+from onnxremat_rewriters.tile import (
+    CannotTile,
+    Region,
+    TilePlan,
+    extent,
+    plan_region,
+    program,
+    program_of_tile,
+)
+
+WORTH_CARRYING = 0.01
+"""Tiles that add no more than this share of a run do without carrying."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,7 @@ class Segments:
         self._families: dict[int, tuple[Family, ...]] = {}
         self._options: dict[tuple[int, int, Grid], Option | None] = {}
         self._inner: dict[tuple[int, Grid], list[tuple[int, int]]] = {}
+        self._worth_carrying = WORTH_CARRYING * self.sequence.imported.graph.total_cost()
         self.failures: dict[int, str] = {}
 
     def floor_bytes(self, i: int, j: int) -> int:
@@ -62,10 +74,16 @@ class Segments:
             return None
         best: Option | None = None
         for family in self.families(j):
+            if family[0].carry and best is not None and not self._may_pay(best):
+                break
             found = self._first_within(i, j, family, budget_bytes, below_cost)
             if found is not None:
                 best, below_cost = found, found.cost
         return best
+
+    def _may_pay(self, best: Option) -> bool:
+        """Whether tiles that carry may be cheaper: they save a part of what others add."""
+        return not best.grid.carry and best.cost > self._worth_carrying
 
     def _first_within(
         self, i: int, j: int, family: Family, budget_bytes: int, below_cost: float
@@ -109,7 +127,7 @@ class Segments:
             label = s.view.label(s.imported.op_nodes[j - 1])
             self.failures.setdefault(j - 1, f"{label}: no axis of {list(shape)} is worth a cut")
         for axis in single_axes(shape):
-            walk = self._walk(j, ((axis, 2),))
+            walk = self._walk(j, Grid(((axis, 2),)))
             if walk.tile(j - 1) is not None:
                 axes.append(axis)
             else:
@@ -117,7 +135,7 @@ class Segments:
         if refusals and not axes:
             self.failures.setdefault(j - 1, refusals[0])
         families = [strips(shape, axis) for axis in axes if axis < 3 or 2 not in axes]
-        return (*families, *pairs(shape, axes))
+        return (*families, *pairs(shape, axes), *carrying(shape, axes))
 
     def _walk(self, j: int, grid: Grid) -> Walk:
         key = (j, grid)
@@ -130,38 +148,79 @@ class Segments:
         `below_cost` or more."""
         key = (i, j, grid)
         if key not in self._options:
-            walk, tiles = self._walk(j, grid), tiles_of(grid)
+            walk, tiles = self._walk(j, grid), grid.tiles
             sample = walk.tile(i, below_cost)
             if sample is None and not walk.failure and walk.position > i:
                 return None
-            if sample is None or len(sample.nodes) * tiles > self.most_nodes:
+            if sample is None or self._is_pointless(sample, grid):
                 if walk.failure:
                     self.failures.setdefault(walk.position - 1, walk.failure)
                 self._options[key] = None
                 return None
             cost = sample.extra_cost + self._join_cost(i, j, grid)
-            if cost >= below_cost:
+            if cost + self._carry_cost(sample, grid) >= below_cost:
                 return None
-            one = footprint(self.sequence, sample.nodes, sample.results)
+            one = self._footprint(sample.tile)
             self._inner.setdefault((j, grid), []).append((i, one.inner_bytes))
             cost += one.moved * tiles
-            self._options[key] = self._option(
-                i, j, grid, sample, one.inner_bytes, cost, one.nodes * tiles
-            )
+            first = 0 if sample.first is None else self._footprint(sample.first).inner_bytes
+            peak = self._peak(i, j, grid, one.inner_bytes, first)
+            self._options[key] = self._option(i, j, grid, sample, peak, cost, one.nodes * tiles)
         return self._options[key]
+
+    def _footprint(self, tile: TilePlan) -> Footprint:
+        run = program_of_tile(self.sequence.view, tile)
+        return footprint(
+            self.sequence, run.instructions, self.threads, taken=run.taken, left=run.left
+        )
+
+    def _is_pointless(self, sample: TileOfSegment, grid: Grid) -> bool:
+        """Whether there would be too many nodes, nothing to carry, or tiles that make nothing
+        since the one before had to make more than its share."""
+        tile = sample.tile
+        if grid.carry:
+            carried = [tile.carried.get(name) for name in tile.results]
+            if not tile.carried or any(one is not None and one.own is None for one in carried):
+                return True
+        return len(tile.nodes) * grid.tiles > self.most_nodes
+
+    def _carry_cost(self, sample: TileOfSegment, grid: Grid) -> int:
+        """Nanoseconds of putting together what tiles take over and what they make."""
+        cost, types = 0, self.sequence.view.types
+        for name, one in sample.tile.carried.items():
+            if one.own is not None:
+                size = prod(extent(one.together))
+                kind = types[name]
+                cost += moving_cost(kind.nbytes * size // max(1, kind.elements))
+        return cost * grid.tiles
 
     def _join_cost(self, i: int, j: int, grid: Grid) -> int:
         """Nanoseconds of the Concats: on each axis all is copied in runs of what lies behind it."""
         cost = self._joins(i, j, grid) * DEFAULT_COSTS.overhead_ns
         for t in self.sequence.leaving(i, j):
             shape = self.sequence.imported.graph.tensors[t].shape
-            for axis, tiles in grid:
+            for axis, tiles in grid.axes:
                 cost += moving_cost(self.sequence.nbytes[t], prod(shape[:axis]) * tiles)
         return cost
 
     def _joins(self, i: int, j: int, grid: Grid) -> int:
         """How many Concats there are."""
-        return len(self.sequence.leaving(i, j)) * (1 if len(grid) == 1 else 1 + grid[0][1])
+        rows = 0 if len(grid.axes) == 1 else grid.axes[0][1]
+        return len(self.sequence.leaving(i, j)) * (1 + rows)
+
+    def _peak(self, i: int, j: int, grid: Grid, inner_bytes: int, first_bytes: int) -> int:
+        """An estimate of the most bytes held in the segment, from those of one tile, and of the
+        first if it is another."""
+        s = self.sequence
+        leaving = [s.nbytes[t] for t in s.leaving(i, j)]
+        tiles, total = grid.tiles, sum(leaving)
+        before = s.cut_bytes[i] + s.free_bytes(i, j)
+        return max(
+            before + total * (tiles - 1) // tiles + inner_bytes,
+            before + first_bytes,
+            before + (total if len(grid.axes) > 1 else 0),
+            s.cut_bytes[j] + max(leaving, default=0),
+        )
 
     def _option(
         self,
@@ -169,23 +228,15 @@ class Segments:
         j: int,
         grid: Grid,
         sample: TileOfSegment,
-        inner_bytes: int,
+        peak_bytes: int,
         cost: int,
         nodes: int,
         region: Region | None = None,
     ) -> Option:
-        s = self.sequence
-        leaving = [s.nbytes[t] for t in s.leaving(i, j)]
-        tiles, total = tiles_of(grid), sum(leaving)
-        before = s.cut_bytes[i] + s.free_bytes(i, j)
-        peak = max(
-            before + total * (tiles - 1) // tiles + inner_bytes,
-            before + (total if len(grid) > 1 else 0),
-            s.cut_bytes[j] + max(leaving, default=0),
-        )
-        originals = {node.tile.node for node in sample.nodes[sample.earlier :]}
+        """`nodes`: of all tiles, those that put outputs together apart."""
+        originals = {node.node for node in sample.tile.nodes[sample.earlier :]}
         added = nodes + self._joins(i, j, grid) - len(originals)
-        return Option(grid, peak, cost, added, region)
+        return Option(grid, peak_bytes, cost, added, region)
 
     def exactly(self, i: int, j: int, option: Option) -> Option | None:
         """The option with all its tiles planned; remembered in the place of the estimate."""
@@ -203,7 +254,7 @@ class Segments:
         names = tuple(s.imported.graph.tensors[t].name for t in s.leaving(i, j))
         step = self._step(sample, names, grid)
         while True:
-            region = Region(tuple(sample.boundary), names, grid, step)
+            region = Region(tuple(sample.tile.boundary), names, grid.axes, step, grid.carry)
             try:
                 planned = plan_region(
                     s.view, region, threads=self.threads, allow_rounding=self.allow_rounding
@@ -213,27 +264,26 @@ class Segments:
                 if step == 1:
                     return None
                 step = step // 2 if step % 2 == 0 else 1
-        prints = [
-            footprint(s, [written(s, n, self.threads) for n in t.nodes], t.results)
-            for t in planned.tiles
-        ]
-        cost = sum(p.cost + p.moved for p in prints)
-        cost += self._join_cost(i, j, grid) - sample.replaced_cost
-        inner_bytes = max(p.inner_bytes for p in prints)
-        nodes = sum(p.nodes for p in prints)
-        return self._option(i, j, grid, sample, inner_bytes, cost, nodes, region)
+        run = program(s.view, planned)
+        dying = s.dying(i, j)
+        made = [one.makes for one in run[len(run) - len(names) :]]
+        one = footprint(s, run, self.threads, left=made, dying=dying)
+        held = s.cut_bytes[i] + s.free_bytes(i, j) - sum(dying.values())
+        cost = one.cost + one.moved - sample.replaced_cost
+        nodes = one.nodes - self._joins(i, j, grid)
+        return self._option(i, j, grid, sample, held + one.inner_bytes, cost, nodes, region)
 
     def _step(self, sample: TileOfSegment, names: tuple[str, ...], grid: Grid) -> int:
         """The ratio of the largest to the smallest resolution inside: cuts at multiples of it hit
         whole elements everywhere."""
         types = self.sequence.view.types
         step = 1
-        if any(len(types[name].shape) <= axis for name in names for axis, _ in grid):
+        if any(len(types[name].shape) <= axis for name in names for axis, _ in grid.axes):
             return step  # Such a region is refused.
-        for axis, tiles in grid:
+        for axis, tiles in grid.axes:
             size = min(types[name].shape[axis] for name in names)
-            for node in sample.nodes:
-                shape = types[node.name].shape
+            for node in sample.tile.nodes:
+                shape = types[self.sequence.view.nodes[node.node].output[node.output]].shape
                 if len(shape) == len(types[names[0]].shape) and shape[axis] > 1:
                     ratio, rest = divmod(size, shape[axis])
                     if not rest and ratio > step and size // ratio >= tiles:

@@ -119,6 +119,15 @@ class Sequence:
         graph = self.imported.graph
         return tuple(t for v in range(i, j) for t in graph.ops[v].outputs if self.last_read[t] >= j)
 
+    def dying(self, i: int, j: int) -> dict[str, int]:
+        """Bytes of the values held at cut i that are read before cut j for the last time."""
+        graph = self.imported.graph
+        return {
+            graph.tensors[t].name: self.nbytes[t]
+            for t, last in enumerate(self.last_read)
+            if 0 <= graph.producer[t] < i <= last < j
+        }
+
     @cached_property
     def free(self) -> frozenset[str]:
         """Values that depend on no input of the graph: tiles read them whole, from outside."""

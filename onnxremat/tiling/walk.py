@@ -3,36 +3,35 @@
 A `Walk` belongs to a cut j and a grid. It takes one tile from the middle of the grid and goes back
 op by op from j: what is wanted of a value depends on later ops only, so the state at cut i is that
 of the segment [i, j). What a segment reads of values that are not held at i (views, dropped
-values) is followed further, op by op before i.
+values) is followed further, op by op before i. Where tiles carry, the sampled one is the second of
+a column, and the first goes along: what that has, the second need not make. It is the largest.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
 from math import inf
 
-from onnxremat.tiling.footprint import Written, written
 from onnxremat.tiling.grids import Grid
-from onnxremat.tiling.repetition import cost_of_all_tiles
+from onnxremat.tiling.repetition import cost_of_all_tiles, cost_of_first_tiles
 from onnxremat.tiling.sequence import Sequence
-from onnxremat_rewriters.tile import Box, CannotTile, NodeTile, Step
-from onnxremat_rewriters.tile.boxes import hull, whole
-from onnxremat_rewriters.tile.region import node_step
+from onnxremat_rewriters.tile import Box, CannotTile, Demand, NodeTile, TilePlan
+from onnxremat_rewriters.tile.boxes import whole
 
 
 @dataclass(frozen=True)
 class TileOfSegment:
-    """The sampled tile of a segment: its nodes in the order of the file, those made again from
-    before the segment first (`earlier` of them); its results and what it reads from outside.
+    """The sampled tile of a segment, with its nodes in the order of the file; `earlier` of them,
+    the first, are made again from before the segment. `first`: the one before it, if tiles carry.
 
     `replaced_cost`: nanoseconds of the ops that tiles stand for; `extra_cost`: what the nodes of
     all tiles take beyond that, Slices, views and Concats apart."""
 
-    nodes: tuple[Written, ...]
+    tile: TilePlan
+    first: TilePlan | None
     earlier: int
     replaced_cost: int
     extra_cost: int
-    results: Mapping[str, Box]
-    boundary: Mapping[str, Box]
 
 
 class Walk:
@@ -47,10 +46,12 @@ class Walk:
         self._sequence = sequence
         self._j = j
         self._grid = grid
-        self._options = (threads, allow_rounding)
-        self._wanted: dict[str, Box] = {}
-        self._results: dict[str, Box] = {}
-        self._nodes: list[Written] = []
+        second = Demand(sequence.view, threads, allow_rounding, ignored=sequence.free)
+        self._tile = _Pair(second)
+        if grid.carry:
+            first = Demand(sequence.view, threads, allow_rounding, ignored=sequence.free)
+            self._tile = _Pair(second.copy(first.there), first)
+        self._results: dict[str, tuple[Box, Box]] = {}
         self._next_node = sequence.imported.op_nodes[j - 1]
         self._states: dict[int, _State] = {}
         self._tiles: dict[int, TileOfSegment | None] = {}
@@ -81,10 +82,8 @@ class Walk:
                 name = sequence.imported.graph.tensors[t].name
                 if sequence.last_read[t] >= self._j and name not in sequence.free:
                     self._leave(name, first)
-            done = len(self._nodes)
             for index in range(self._next_node, first - 1, -1):
-                self._node(index, self._wanted, self._nodes)
-            self._count(self._nodes[done:])
+                self._count(*self._tile.node(index))
         except CannotTile as error:
             self.failure = str(error)
             return
@@ -92,107 +91,144 @@ class Walk:
         self.position = v
         if self._results:
             self._states[v] = _State(
-                len(self._nodes),
-                dict(self._wanted),
-                dict(self._results),
-                self._replaced,
-                self._extra,
+                self._tile.copy(), dict(self._results), self._replaced, self._extra
             )
 
-    def _count(self, nodes: list[Written]) -> None:
+    def _count(self, nodes: Many[NodeTile], first: Many[NodeTile]) -> None:
+        """Count what a node takes in all tiles, and what it took as a whole."""
         sequence = self._sequence
-        self._extra += sum(cost_of_all_tiles(sequence, node, self._grid) for node in nodes)
-        for node in {one.tile.node for one in nodes} & sequence.op_of_node.keys():
+        self._extra += self._cost(nodes, first)
+        for node in {one.node for one in (*nodes, *first)} & sequence.op_of_node.keys():
             cost = sequence.imported.graph.ops[sequence.op_of_node[node]].cost
             self._replaced += cost
             self._extra -= cost
 
+    def _cost(self, nodes: Many[NodeTile], first: Many[NodeTile]) -> int:
+        """Nanoseconds in all tiles; what the second tile takes over whole is made once a column."""
+        cost = sum(cost_of_all_tiles(self._sequence, node, self._grid) for node in nodes)
+        made = {(node.node, node.output) for node in nodes}
+        for node in first:
+            if (node.node, node.output) not in made:
+                cost += cost_of_first_tiles(self._sequence, node, self._grid)
+        return cost
+
     def _leave(self, name: str, index: int) -> None:
         """A value of node `index` that is read behind j: the tile makes its share of it."""
         view = self._sequence.view
+        shape = view.types[name].shape
+        number = 1 if self._grid.carry else self._grid.axes[-1][1] // 2
         try:
-            box = self._share(view.types[name].shape)
+            box, before = self._share(shape, number), self._share(shape, number - 1)
         except CannotTile as error:
             raise CannotTile(f"{view.label(index)}: {error}") from None
-        self._results[name] = box
-        self._wanted[name] = hull(self._wanted[name], box) if name in self._wanted else box
+        self._results[name] = box, before
+        self._tile.want(name, box, before)
 
-    def _share(self, shape: tuple[int, ...]) -> Box:
+    def _share(self, shape: tuple[int, ...], last: int) -> Box:
+        """What a tile is for of a value: number `last` on the last axis of the grid, one in the
+        middle on the other."""
         self._first = self._first or shape
         box = list(whole(shape))
-        for axis, tiles in self._grid:
+        for place, (axis, tiles) in enumerate(self._grid.axes):
             if len(shape) != len(self._first):
                 raise CannotTile("values of different ranks are not cut together")
             size, of = shape[axis], self._first[axis]
             if size < tiles or (size % of and of % size):
                 raise CannotTile(f"values of {size} and {of} elements are not cut together")
-            start = tiles // 2 * size // tiles
+            number = last if place == len(self._grid.axes) - 1 else tiles // 2
+            start = number * size // tiles
             box[axis] = (start, min(size, start + -(-size // tiles)))
         return tuple(box)
-
-    def _node(self, index: int, wanted: dict[str, Box], nodes: list[Written]) -> None:
-        """Plan a node for what is wanted of it; its outputs are no longer wanted then."""
-        view = self._sequence.view
-        for output, name in reversed(list(enumerate(view.nodes[index].output))):
-            if name in wanted:
-                step = node_step(view, index, output, wanted[name], *self._options)
-                self._want(index, step, wanted)
-                tile = NodeTile(index, output, step)
-                nodes.append(written(self._sequence, tile, self._options[0]))
-                del wanted[name]
-
-    def _want(self, index: int, step: Step, wanted: dict[str, Box]) -> None:
-        view = self._sequence.view
-        for i, box in step.reads.items():
-            name = view.nodes[index].input[i]
-            if not name or view.is_constant(name) or name in self._sequence.free:
-                continue
-            if name not in view.types:
-                raise CannotTile(f"the shape of {name!r} is not known")
-            if box is None:
-                box = whole(view.types[name].shape)
-            wanted[name] = hull(wanted[name], box) if name in wanted else box
 
     def _complete(self, state: "_State", i: int) -> TileOfSegment | None:
         """The tile, with what it makes again of what is not held at i."""
         sequence = self._sequence
-        wanted = dict(state.wanted)
-        earlier: list[Written] = []
-        kept: set[str] = set()
+        tile = state.tile.copy()
+        cost = again = 0
+        left: set[str] = set()
         while True:
+            wanted = tile.wanted()
             missing = [
                 sequence.view.producer[name]
                 for name in wanted
-                if name not in kept and not sequence.is_held(name, i)
+                if name not in left and not sequence.is_held(name, i)
             ]
             if not missing:
                 break
             index = max(missing)
+            names = [n for n in sequence.view.nodes[index].output if n in wanted]
             try:
-                self._node(index, wanted, earlier)
+                made, first = tile.node(index)
+                again += len(made)
+                cost += self._cost(made, first)
             except CannotTile:
-                names = [n for n in sequence.view.nodes[index].output if n in wanted]
                 if not all(sequence.is_view_of_held(name, i) for name in names):
                     return None
-                kept.update(names)
-        nodes = (*reversed(earlier), *reversed(self._nodes[: state.nodes]))
-        again = sum(cost_of_all_tiles(sequence, node, self._grid) for node in earlier)
+                left.update(names)
         return TileOfSegment(
-            nodes,
-            len(earlier),
-            state.replaced_cost,
-            state.extra_cost + again,
-            state.results,
-            wanted,
+            *tile.plans(state.results), again, state.replaced_cost, state.extra_cost + cost
         )
+
+
+@dataclass
+class _Pair:
+    """What the sampled tile needs, and where tiles carry, what the first one does."""
+
+    demand: Demand
+    first: Demand | None = None
+    nodes: list[NodeTile] = field(default_factory=list)
+    first_nodes: list[NodeTile] = field(default_factory=list)
+
+    def want(self, name: str, box: Box, of_first: Box) -> None:
+        self.demand.want(name, box)
+        if self.first is not None:
+            self.first.want(name, of_first)
+
+    def node(self, index: int) -> tuple[list[NodeTile], list[NodeTile]]:
+        """Plan a node: what it is in the sampled tile and in the first. Raises CannotTile."""
+        first = [] if self.first is None else self.first.node(index)
+        made = self.demand.node(index)
+        self.first_nodes += first
+        self.nodes += made
+        return made, first
+
+    def wanted(self) -> dict[str, Box]:
+        """What is needed; of a value that the second tile takes over, what the first needs."""
+        return {**(self.first.wanted if self.first else {}), **self.demand.wanted}
+
+    def copy(self) -> "_Pair":
+        first = None if self.first is None else self.first.copy()
+        second = self.demand.copy(None if first is None else first.there)
+        return _Pair(second, first, list(self.nodes), list(self.first_nodes))
+
+    def plans(self, results: Mapping[str, tuple[Box, Box]]) -> tuple[TilePlan, TilePlan | None]:
+        """The sampled tile, and the first."""
+        carried = self.demand.carried
+        tile = TilePlan(
+            (),
+            tuple(reversed(self.nodes)),
+            {name: boxes[0] for name, boxes in results.items()},
+            self.wanted(),
+            carried,
+            {name: one.behind() for name, one in carried.items()},
+        )
+        if self.first is None:
+            return tile, None
+        first = TilePlan(
+            (),
+            tuple(reversed(self.first_nodes)),
+            {name: boxes[1] for name, boxes in results.items()},
+            self.first.wanted,
+            kept={name: one.box for name, one in carried.items()},
+        )
+        return tile, first
 
 
 @dataclass(frozen=True)
 class _State:
-    """What was known when the walk stood at a cut: nodes planned, boxes open, results."""
+    """What was known when the walk stood at a cut."""
 
-    nodes: int
-    wanted: Mapping[str, Box]
-    results: Mapping[str, Box]
+    tile: _Pair
+    results: Mapping[str, tuple[Box, Box]]
     replaced_cost: int
     extra_cost: int

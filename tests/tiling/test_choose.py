@@ -14,6 +14,7 @@ from onnxremat.memory import profile
 from onnxremat.prepare import Options, Subject, prepare
 from onnxremat.runtimes.compare import different_names
 from onnxremat.runtimes.measure import measure_activation, run_outputs
+from onnxremat.runtimes.predict import BOOKKEEPING_BYTES, BOOKKEEPING_NODE_BYTES
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import given_order
 from onnxremat.tiling import TilingPlan, choose_regions, most_nodes, tiled_subject
@@ -121,8 +122,10 @@ def test_predicted_peak_is_profiled_and_measured_and_the_bits_are_the_same(
     assert own_peak(after) <= plan.peak_bytes * 1.02
     assert own_peak(after) >= plan.peak_bytes * 0.9
     measured = measure_activation(after.released_source(), before.feed.inputs, before.feed.recipe)
-    assert measured.peak_bytes <= plan.peak_bytes * 1.02 + 50_000
-    added = len(after.released.model.graph.node) - len(before.released.model.graph.node)
+    nodes = len(after.released.model.graph.node)
+    bookkeeping = BOOKKEEPING_BYTES + BOOKKEEPING_NODE_BYTES * nodes
+    assert measured.peak_bytes <= plan.peak_bytes * 1.02 + bookkeeping
+    added = nodes - len(before.released.model.graph.node)
     assert abs(added - plan.nodes_added) <= 0.1 * added
     cost = after.imported.graph.total_cost() - before.imported.graph.total_cost()
     # The importer's costs do not know that copies in short runs are slow.

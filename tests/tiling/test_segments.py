@@ -2,7 +2,7 @@
 
 import pytest
 
-from onnxremat.tiling.grids import Grid, pairs, single_axes, strips, tiles_of
+from onnxremat.tiling.grids import Grid, carrying, pairs, single_axes, strips
 from onnxremat.tiling.segments import Segments
 from onnxremat.tiling.sequence import Sequence, droppable
 from onnxremat_rewriters.tile import view
@@ -19,11 +19,14 @@ def segments(name: str, dropped: int = 0) -> Segments:
 @pytest.mark.parametrize(
     ("name", "dropped", "i", "grid"),
     [
-        ("espcn", 0, 0, ((2, 4),)),
-        ("espcn", 0, 0, ((2, 3), (3, 3))),
-        ("espcn", 0, 2, ((2, 7),)),
-        ("mobilenet", 0, 0, ((2, 4),)),
-        ("unet", 2, 14, ((2, 4), (3, 4))),
+        ("espcn", 0, 0, Grid(((2, 4),))),
+        ("espcn", 0, 0, Grid(((2, 3), (3, 3)))),
+        ("espcn", 0, 2, Grid(((2, 7),))),
+        ("mobilenet", 0, 0, Grid(((2, 4),))),
+        ("unet", 2, 14, Grid(((2, 4), (3, 4)))),
+        ("espcn", 0, 0, Grid(((2, 8),), carry=True)),
+        ("espcn", 0, 0, Grid(((3, 2), (2, 8)), carry=True)),
+        ("mobilenet", 0, 0, Grid(((2, 8),), carry=True)),
     ],
 )
 def test_one_tile_tells_what_all_tiles_take(name: str, dropped: int, i: int, grid: Grid) -> None:
@@ -43,16 +46,19 @@ def test_one_tile_tells_what_all_tiles_take(name: str, dropped: int, i: int, gri
 
 def test_an_option_that_costs_too_much_is_not_followed() -> None:
     found = segments("espcn")
-    assert found.option(0, 7, ((2, 48),), below_cost=1) is None
-    assert found.option(0, 7, ((2, 48),)) is not None
+    assert found.option(0, 7, Grid(((2, 48),)), below_cost=1) is None
+    assert found.option(0, 7, Grid(((2, 48),))) is not None
 
 
 def test_families_grow() -> None:
     shape = (1, 8, 300, 40)
     axes = single_axes(shape)
     assert axes == (1, 2, 3)
-    for family in [strips(shape, axis) for axis in axes] + list(pairs(shape, axes)):
-        counts = [tiles_of(grid) for grid in family]
+    for family in [strips(shape, axis) for axis in axes] + [
+        *pairs(shape, axes),
+        *carrying(shape, axes),
+    ]:
+        counts = [grid.tiles for grid in family]
         assert counts == sorted(set(counts))
-        assert all(tiles <= shape[axis] for grid in family for axis, tiles in grid)
+        assert all(tiles <= shape[axis] for grid in family for axis, tiles in grid.axes)
     assert single_axes((1, 2000)) == ()

@@ -10,8 +10,17 @@ bits of the whole, `region` what each tile computes, `emit` writes it.
 
 from onnxremat_rewriters.tile.boxes import Box, extent
 from onnxremat_rewriters.tile.emit import Origin, RefusedRegion, Tiled, tile
-from onnxremat_rewriters.tile.program import Instruction, Kind, Piece, program
+from onnxremat_rewriters.tile.program import (
+    Instruction,
+    Kind,
+    Piece,
+    TileProgram,
+    program,
+    program_of_tile,
+)
 from onnxremat_rewriters.tile.region import (
+    Carried,
+    Demand,
     NodeTile,
     Reach,
     Region,
@@ -26,6 +35,8 @@ from onnxremat_rewriters.tile.view import CannotTile, Site, Step, View, view
 __all__ = [
     "Box",
     "CannotTile",
+    "Carried",
+    "Demand",
     "Instruction",
     "Kind",
     "NodeTile",
@@ -38,12 +49,14 @@ __all__ = [
     "Site",
     "Step",
     "TilePlan",
+    "TileProgram",
     "Tiled",
     "View",
     "extent",
     "follow",
     "plan_region",
     "program",
+    "program_of_tile",
     "region_nodes",
     "tile",
     "view",

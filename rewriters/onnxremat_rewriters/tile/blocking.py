@@ -17,10 +17,19 @@ _WORK_PER_THREAD = 65536
 
 
 def orders_of_product(
-    rows: int, columns: int, inner: int, threads: int, *, turned: bool = False, batch: int = 1
+    rows: int,
+    columns: int,
+    inner: int,
+    threads: int,
+    *,
+    turned: bool = False,
+    left_turned: bool = False,
+    batch: int = 1,
 ) -> frozenset[Order]:
     """Of a matrix product, rows x inner by inner x columns, `batch` of them; `turned`: the right
-    matrix is stored transposed."""
+    matrix is stored transposed, `left_turned`: the left one (then one row is like many).
+    """
+    size = (rows, columns)
     active = min(threads, rows * columns * inner // _WORK_PER_THREAD + 1)
     active = -(-active // batch)
     if columns > rows:
@@ -30,9 +39,9 @@ def orders_of_product(
             min(columns - start * _ALIGN, length * _ALIGN)
             for start, length in ((sum(pieces[:i]), pieces[i]) for i in range(len(pieces)))
         }
-        return frozenset(_order(rows, n, columns, inner, turned) for n in widths)
+        return frozenset(_order((rows, n), size, inner, turned, left_turned) for n in widths)
     heights = set(_pieces(min(active, rows), rows))
-    return frozenset(_order(m, columns, columns, inner, turned) for m in heights)
+    return frozenset(_order((m, columns), size, inner, turned, left_turned) for m in heights)
 
 
 @cache
@@ -63,7 +72,8 @@ def orders_of_conv(
     if images > 1:
         width = pixels
     widths = {width, pixels % width or width} if pixels >= width else {pixels}
-    return frozenset(_order(filters, n, pixels, inner, False) for n in widths)
+    size = (filters, pixels)
+    return frozenset(_order((filters, n), size, inner, False, False) for n in widths)
 
 
 def _pieces(count: int, total: int) -> list[int]:
@@ -71,12 +81,16 @@ def _pieces(count: int, total: int) -> list[int]:
     return [length + 1] * more + [length] * (count - more)
 
 
-def _order(rows: int, width: int, columns: int, inner: int, turned: bool) -> Order:
-    """The order of a piece of `rows` x `width` of a product with `columns`."""
-    if rows == 1:
-        return ("row, turned" if turned else "row", 0)
-    if columns == 1:
-        return ("column", rows)  # taken in groups of rows, the last of which is another
+def _order(
+    piece: tuple[int, int], size: tuple[int, int], inner: int, turned: bool, left_turned: bool
+) -> Order:
+    """The order of a piece, rows x columns, of a product of that size. Kernels that take vectors in
+    groups, and the last few by themselves, give the same bits in the whole product only."""
+    rows, width = piece
+    if rows == 1 and not left_turned:
+        return ("row, turned", size[1]) if turned else ("row", 0)
+    if size[1] == 1:
+        return ("column", size[0])
     n = k = _BLOCK
     if width < inner:
         while n > _ALIGN and n // 2 >= width:

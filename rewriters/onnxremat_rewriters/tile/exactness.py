@@ -101,7 +101,8 @@ def _conv_transpose(site: Site, rule: Rule, threads: int) -> Guard:
         source = rule(0, box).reads[0]
         assert source is not None
         pixels = prod(extent(source)[2:])
-        return orders_of_product(prod(filters[1:]), pixels, filters[0] // group, threads)
+        rows, inner = prod(filters[1:]), filters[0] // group
+        return orders_of_product(rows, pixels, inner, threads, left_turned=True)
 
     return _widened(made, range(2, len(made)), orders)
 
@@ -115,7 +116,8 @@ def _product(site: Site, rule: Rule, threads: int) -> Guard:
     if site.baked[1]:
         raise CannotTile(f"{site.op}: a tile would store its right side, which is computed now")
     turned = bool(site.attributes.get("transB", 0))
-    inner = site.shape(0)[0 if site.attributes.get("transA", 0) else -1]
+    left_turned = bool(site.attributes.get("transA", 0))
+    inner = site.shape(0)[0 if left_turned else -1]
     one_product = prod(right[:-2]) == 1
 
     def orders(box: Box) -> frozenset[Order]:
@@ -123,7 +125,9 @@ def _product(site: Site, rule: Rule, threads: int) -> Guard:
         batch = prod(leading)
         if one_product:
             rows, batch = rows * batch, 1
-        return orders_of_product(rows, columns, inner, threads, turned=turned, batch=batch)
+        return orders_of_product(
+            rows, columns, inner, threads, turned=turned, left_turned=left_turned, batch=batch
+        )
 
     rank = len(made)
     return _widened(made, (rank - 2, *range(rank - 2), rank - 1), orders)

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from onnxremat_rewriters.tile.boxes import Box, extent, whole
-from onnxremat_rewriters.tile.region import NodeTile, RegionPlan, TilePlan
+from onnxremat_rewriters.tile.region import Carried, NodeTile, RegionPlan, TilePlan
 from onnxremat_rewriters.tile.view import Array, View
 
 SMALL_BYTES = 1024
@@ -78,6 +78,31 @@ def program(view: View, plan: RegionPlan) -> tuple[Instruction, ...]:
     return tuple(_instructions(view, plan))
 
 
+@dataclass(frozen=True)
+class TileProgram:
+    """What one tile runs, its results cut off; `taken`: the pieces that it finds there, `left`:
+    those that it leaves to the region and to the tile behind it."""
+
+    instructions: tuple[Instruction, ...]
+    taken: tuple[Piece, ...]
+    left: tuple[Piece, ...]
+
+
+def program_of_tile(view: View, plan: TilePlan) -> TileProgram:
+    """One tile by itself. O(nodes)."""
+    serials = count()
+    taken = {name: Piece(name, one.box, None, next(serials)) for name, one in plan.carried.items()}
+    lowered = _Lowered(view, plan, 0, serials, {}, taken)
+    instructions = list(lowered.nodes())
+    left = list(lowered.kept.values())
+    for name, box in plan.results.items():
+        part, cut = lowered.part(name, box)
+        instructions += cut
+        left.append(part)
+    pieces = tuple(one for one in left if isinstance(one, Piece))
+    return TileProgram(tuple(instructions), tuple(taken.values()), pieces)
+
+
 def _instructions(view: View, plan: RegionPlan) -> Iterator[Instruction]:
     serials = count()
     grid = plan.region.grid
@@ -85,15 +110,16 @@ def _instructions(view: View, plan: RegionPlan) -> Iterator[Instruction]:
     rows: dict[str, list[Read]] = {name: [] for name in outputs}
     row: dict[str, list[Read]] = {name: [] for name in outputs}
     whole_boxes = {name: whole(view.types[name].shape) for name in outputs}
-    shared: dict[tuple[str, Box], Piece] = {}
+    shared: Mapping[tuple[str, Box], Piece] = {}
+    kept: Mapping[str, Read] = {}
     for number, tile in enumerate(plan.tiles):
-        lowered = _Lowered(view, tile, number, serials, shared)
+        lowered = _Lowered(view, tile, number, serials, shared, kept)
         yield from lowered.nodes()
         for name, box in tile.results.items():
             part, cut = lowered.part(name, box)
             yield from cut
             row[name].append(part)
-        shared = lowered.outside
+        shared, kept = lowered.outside, lowered.kept
         if len(grid) == 1 or tile.place[-1] < grid[1][1] - 1:
             continue
         for name, box in tile.results.items():
@@ -115,7 +141,8 @@ class _Lowered:
     """One tile. `_have`: for each value, what is there of it and which box that is.
 
     `outside`: the boxes of values from outside that the tile cuts off. What the next tile needs of
-    them it takes over (keys and values of a head, for all groups of query rows).
+    them it takes over (keys and values of a head, for all groups of query rows). `kept`: the pieces
+    that the tile leaves for the next one, each cut off behind its last reader.
     """
 
     def __init__(
@@ -125,19 +152,39 @@ class _Lowered:
         number: int,
         serials: Iterator[int],
         shared: Mapping[tuple[str, Box], Piece],
+        taken: Mapping[str, Read],
     ) -> None:
         self._view = view
         self._plan = plan
         self._number = number
         self._serials = serials
-        self._have: dict[str, tuple[Read, Box]] = {}
+        self._taken = taken
+        self._have: dict[str, tuple[Read, Box]] = {
+            name: (taken[name], one.box) for name, one in plan.carried.items()
+        }
         self._shared = shared
         self._cut: dict[tuple[str, Box], Piece] = {}
         self.outside: dict[tuple[str, Box], Piece] = {}
+        self.kept: dict[str, Read] = {}
 
     def nodes(self) -> Iterator[Instruction]:
-        for one in self._plan.nodes:
+        """The instructions of the tile, without those for its results."""
+        last = {name: -1 for name in self._plan.kept}
+        for place, one in enumerate(self._plan.nodes):
+            original = self._view.nodes[one.node]
+            touched = (original.output[one.output], *(original.input[i] for i in one.step.reads))
+            last.update({name: place for name in touched if name in last})
+        yield from self._keep(last, -1)
+        for place, one in enumerate(self._plan.nodes):
             yield from self._node(one)
+            yield from self._keep(last, place)
+
+    def _keep(self, last: Mapping[str, int], place: int) -> Iterator[Instruction]:
+        """Cut off what the next tile takes over of values that were used for the last time."""
+        for name, box in self._plan.kept.items():
+            if last[name] == place:
+                self.kept[name], cut = self.part(name, box)
+                yield from cut
 
     def part(self, name: str, box: Box | None) -> tuple[Read, list[Instruction]]:
         """That box of a value, and the Slice for it if what is there is larger."""
@@ -159,32 +206,43 @@ class _Lowered:
     def _node(self, one: NodeTile) -> Iterator[Instruction]:
         original, step = self._view.nodes[one.node], one.step
         name = original.output[one.output]
+        there: Read
         if step.crop:
             ((i, box),) = step.reads.items()
             there, cut = self.part(original.input[i], box)
             yield from cut
-            self._have[name] = (there, step.makes)
-            return
-        reads: list[Read] = []
-        for i in range(max([len(original.input) - 1, *step.constants]) + 1):
-            if i in step.constants:
-                reads.append(step.constants[i])
-            elif i in step.reads:
-                there, cut = self.part(original.input[i], step.reads[i])
-                yield from cut
-                reads.append(there)
-            elif i >= len(original.input) or not original.input[i]:
-                reads.append(None)
-        made = self._piece(name, step.makes)
-        yield Instruction(
-            Kind.NODE,
-            made,
-            tuple(reads),
-            node=one.node,
-            output=one.output,
-            attributes=step.attributes,
-        )
-        self._have[name] = (made, step.makes)
+        else:
+            reads: list[Read] = []
+            for i in range(max([len(original.input) - 1, *step.constants]) + 1):
+                if i in step.constants:
+                    reads.append(step.constants[i])
+                elif i in step.reads:
+                    read, cut = self.part(original.input[i], step.reads[i])
+                    yield from cut
+                    reads.append(read)
+                elif i >= len(original.input) or not original.input[i]:
+                    reads.append(None)
+            there = made = self._piece(name, step.makes)
+            yield Instruction(
+                Kind.NODE,
+                made,
+                tuple(reads),
+                node=one.node,
+                output=one.output,
+                attributes=step.attributes,
+            )
+        self._have[name] = (there, step.makes)
+        carried = self._plan.carried.get(name)
+        if carried is not None:
+            yield from self._put_together(name, carried)
+
+    def _put_together(self, name: str, carried: Carried) -> Iterator[Instruction]:
+        """What was taken over of a value and what was made of it, as one."""
+        own, cut = self.part(name, carried.own)
+        yield from cut
+        made = self._piece(name, carried.together)
+        yield Instruction(Kind.JOIN, made, (self._taken[name], own), axis=carried.axis)
+        self._have[name] = (made, carried.together)
 
     def _piece(self, name: str, box: Box) -> Piece:
         return Piece(name, box, self._number, next(self._serials))

@@ -3,8 +3,8 @@
 Region -> plan_region -> RegionPlan (per tile: nodes, boxes made and read) -> emit.tile
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import gcd
 
@@ -23,12 +23,16 @@ class Region:
     `grid`: (axis, tiles) for one or two axes of the outputs, outer loop first. All outputs are cut
     at the same places, in proportion to their sizes; bounds of the smallest output are multiples
     of `step` (cuts that match the strides inside save rows computed twice).
+
+    `carry`: what two neighbours along the last axis of the grid both need is computed once and kept
+    from tile to tile (line buffers); else each computes it again.
     """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     grid: tuple[tuple[int, int], ...]
     step: int = 1
+    carry: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,14 +50,40 @@ class NodeTile:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """What a tile takes over of a value from the tile before, and with `own`, that part of what it
+    makes itself, puts together along `axis`. Without `own` it makes none of the value."""
+
+    box: Box
+    own: Box | None = None
+    axis: int = 0
+
+    @property
+    def together(self) -> Box:
+        """The box that is there then."""
+        return self.box if self.own is None else hull(self.box, self.own)
+
+    def behind(self) -> Box:
+        """As large a box at the end of what is there: about what the next tile takes over."""
+        if self.own is None:
+            return self.box
+        start, stop = self.box[self.axis]
+        end = self.own[self.axis][1]
+        return (*self.box[: self.axis], (end - stop + start, end), *self.box[self.axis + 1 :])
+
+
+@dataclass(frozen=True)
 class TilePlan:
     """One tile: its place in the grid, its nodes in the order of the file, the boxes of the
-    region's outputs that it is for, and the boxes that it reads of values from outside."""
+    region's outputs that it is for, the boxes that it reads of values from outside, what it takes
+    over from the tile before it, and which boxes it keeps for the one behind it."""
 
     place: tuple[int, ...]
     nodes: tuple[NodeTile, ...]
     results: Mapping[str, Box]
     boundary: Mapping[str, Box]
+    carried: Mapping[str, Carried] = field(default_factory=dict)
+    kept: Mapping[str, Box] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,10 +135,18 @@ def plan_region(
     Raises CannotTile, naming the node, if a node cannot be cut as the grid asks.
     """
     nodes = region_nodes(view, region)
-    tiles = [
-        _plan_tile(view, nodes, place, results, threads, allow_rounding)
-        for place, results in _targets(view, region)
-    ]
+    tiles: list[TilePlan] = []
+    there: Mapping[str, Box] = {}
+    for place, results in _targets(view, region):
+        if not region.carry or place[-1] == 0:
+            there = {}
+        demand = Demand(view, threads, allow_rounding, before=there)
+        tile = _plan_tile(demand, nodes, place, results)
+        there = demand.there
+        if tile.carried:
+            kept = {name: one.box for name, one in tile.carried.items()}
+            tiles[-1] = replace(tiles[-1], kept=kept)
+        tiles.append(tile)
     boundary = dict.fromkeys(name for tile in tiles for name in tile.boundary)
     rounded = [i for i in nodes if may_round(view.site(i))] if allow_rounding else []
     return RegionPlan(region, nodes, tuple(boundary), tuple(tiles), tuple(rounded))
@@ -144,37 +182,115 @@ def _targets(view: View, region: Region) -> Iterable[tuple[tuple[int, ...], dict
 
 
 def _plan_tile(
-    view: View,
-    nodes: Sequence[int],
-    place: tuple[int, ...],
-    results: Mapping[str, Box],
-    threads: int,
-    allow_rounding: bool,
+    demand: "Demand", nodes: Sequence[int], place: tuple[int, ...], results: Mapping[str, Box]
 ) -> TilePlan:
-    wanted = dict(results)
-    done: list[NodeTile] = []
-    made: set[str] = set()
-    for index in reversed(nodes):
-        # A node with several wanted outputs (Split) is planned for each of them.
+    for name, box in results.items():
+        demand.want(name, box)
+    done = [made for index in reversed(nodes) for made in demand.node(index)]
+    return TilePlan(
+        place, tuple(reversed(done)), dict(results), dict(demand.wanted), dict(demand.carried)
+    )
+
+
+class Demand:
+    """What a tile still needs, while its nodes are planned from the last to the first.
+
+    `before`: what the tile before has of each value, empty if nothing is carried. `ignored`: values
+    that are there anyway. `wanted`: of each value the box that is needed, until the node that makes
+    it is planned; `there`: the boxes of those for which it was; `carried`: what is taken over.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        threads: int,
+        allow_rounding: bool,
+        *,
+        before: Mapping[str, Box] | None = None,
+        ignored: Collection[str] = (),
+    ) -> None:
+        self._view = view
+        self._options = (threads, allow_rounding)
+        self._before = {} if before is None else before
+        self._ignored = ignored
+        self.wanted: dict[str, Box] = {}
+        self.there: dict[str, Box] = {}
+        self.carried: dict[str, Carried] = {}
+
+    def copy(self, before: Mapping[str, Box] | None = None) -> "Demand":
+        """The same, to go on in another way; `before` takes the place of the tile before."""
+        other = Demand(self._view, *self._options, before=before, ignored=self._ignored)
+        other.wanted.update(self.wanted)
+        other.there.update(self.there)
+        other.carried.update(self.carried)
+        return other
+
+    def want(self, name: str, box: Box) -> None:
+        """A box of a value is needed."""
+        self.wanted[name] = hull(self.wanted[name], box) if name in self.wanted else box
+
+    def node(self, index: int) -> list[NodeTile]:
+        """Plan a node for what is wanted of its outputs, each by itself (Split), the last first;
+        what it reads is wanted then. Raises CannotTile."""
+        view, made = self._view, []
         for output, name in reversed(list(enumerate(view.nodes[index].output))):
-            if name in wanted:
-                step = node_step(view, index, output, wanted[name], threads, allow_rounding)
-                done.append(NodeTile(index, output, step))
-                made.add(name)
-                _want(view, index, step, wanted)
-    boundary = {name: box for name, box in wanted.items() if name not in made}
-    return TilePlan(place, tuple(reversed(done)), dict(results), boundary)
+            if name not in self.wanted:
+                continue
+            box = self.wanted[name]
+            taken = _taken_over(self._before.get(name), box)
+            if taken is None or taken.own is not None:
+                lacking = box if taken is None or taken.own is None else taken.own
+                step = node_step(view, index, output, lacking, *self._options)
+                made.append(NodeTile(index, output, step))
+                for read, needed in _boxes_read(view, index, step):
+                    if read not in self._ignored:
+                        self.want(read, needed)
+                taken = None if taken is None else _beside(taken, box, step.good)
+                box = step.good
+            if taken is not None:
+                self.carried[name] = taken
+                box = taken.together
+            self.there[name] = box
+            del self.wanted[name]
+        return made
 
 
-def _want(view: View, index: int, step: Step, wanted: dict[str, Box]) -> None:
-    """Note what a step reads of values that are made in the run."""
+def _boxes_read(view: View, index: int, step: Step) -> Iterator[tuple[str, Box]]:
+    """What a step reads of values that are made in the run."""
     for i, box in step.reads.items():
         name = view.nodes[index].input[i]
-        if view.is_constant(name):
-            continue
-        if box is None:
-            box = whole(_shape(view, name))
-        wanted[name] = hull(wanted[name], box) if name in wanted else box
+        if name and not view.is_constant(name):
+            yield name, whole(_shape(view, name)) if box is None else box
+
+
+def _taken_over(before: Box | None, wanted: Box) -> Carried | None:
+    """How much of a wanted box the tile before has, if the rest lies behind that on one axis."""
+    if before is None:
+        return None
+    beyond = [
+        a
+        for a, (have, want) in enumerate(zip(before, wanted, strict=True))
+        if want[0] < have[0] or want[1] > have[1]
+    ]
+    if not beyond:  # What more there is, later tiles may need.
+        kept = zip(wanted, before, strict=True)
+        return Carried(tuple((want[0], have[1]) for want, have in kept))
+    axis = beyond[0]
+    start, middle, stop = wanted[axis][0], before[axis][1], wanted[axis][1]
+    if len(beyond) > 1 or not before[axis][0] <= start < middle:
+        return None
+    return _split(wanted, axis, start, middle, stop)
+
+
+def _split(box: Box, axis: int, start: int, middle: int, stop: int) -> Carried:
+    first = (*box[:axis], (start, middle), *box[axis + 1 :])
+    return Carried(first, (*box[:axis], (middle, stop), *box[axis + 1 :]), axis)
+
+
+def _beside(taken: Carried, wanted: Box, makes: Box) -> Carried | None:
+    """The same, now that it is known which box is made: perhaps more than was lacking."""
+    start, (middle, stop) = wanted[taken.axis][0], makes[taken.axis]
+    return _split(wanted, taken.axis, start, middle, stop) if start < middle else None
 
 
 def node_step(
@@ -192,7 +308,7 @@ def node_step(
         step: Step = made_by(output, widen(box) if output == 0 else box)
     except CannotTile as error:
         raise CannotTile(f"{view.label(index)}: {error}") from None
-    assert holds(step.makes, box), f"{view.label(index)} makes {step.makes}, asked for {box}"
+    assert holds(step.good, box), f"{view.label(index)} makes {step.good}, asked for {box}"
     return step
 
 
@@ -265,7 +381,8 @@ def follow(
                     step = node_step(
                         view, index, output_index, wanted[name], threads, allow_rounding
                     )
-                    _want(view, index, step, wanted)
+                    for read, part in _boxes_read(view, index, step):
+                        wanted[read] = hull(wanted[read], part) if read in wanted else part
         except CannotTile as error:
             boundary.update(dict.fromkeys(names, str(error)))
             continue

@@ -72,7 +72,7 @@ def resize(site: Site) -> Rule:
         if by_sizes:
             shape = extent(tuple(target))
             constants[3] = np.array([shape[a] for a in axes], np.int64)
-        return Step(tuple(target), {0: tuple(source), **others}, constants)
+        return Step(tuple(target), {0: tuple(source), **others}, constants, inner=box)
 
     return rule
 

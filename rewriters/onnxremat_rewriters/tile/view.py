@@ -31,7 +31,8 @@ class Step:
 
     `reads[i]`: the box needed of input i, None for the whole value. `constants[i]`: what input i
     is replaced by. An input that is in neither is left out. `attributes`: those that change, None
-    for one to drop. `crop`: no node is needed, the output is the box that `reads` names.
+    for one to drop. `crop`: no node is needed, the output is the box that `reads` names. `inner`:
+    the part of the box that has the values of the whole; None: all of it.
     """
 
     makes: Box
@@ -39,6 +40,12 @@ class Step:
     constants: Mapping[int, Array] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     crop: bool = False
+    inner: Box | None = None
+
+    @property
+    def good(self) -> Box:
+        """The part of what is made that has the values of the whole."""
+        return self.makes if self.inner is None else self.inner
 
 
 Rule = Callable[[int, Box], Step]

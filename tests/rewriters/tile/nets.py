@@ -118,7 +118,7 @@ def tiled_exactly(model: onnx.ModelProto, *regions: Region, threads: int = THREA
     before = model.SerializeToString()
     made = tile(model, regions, types_of(model), threads=threads)
     assert model.SerializeToString() == before
-    assert made.refused == ()
+    assert made.refused == (), made.refused
     assert made.rounded == ()
     assert len(made.origin) == len(made.model.graph.node)
     onnx.checker.check_model(made.model, full_check=False)

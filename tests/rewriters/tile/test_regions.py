@@ -1,5 +1,7 @@
 """Whole regions: networks cut into tiles give the same bits."""
 
+from itertools import pairwise
+
 import numpy as np
 import onnx
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from onnxremat_rewriters.tile import Kind, Region, follow, plan_region, program, tile, view
+from onnxremat_rewriters.tile import Kind, Piece, Region, follow, plan_region, program, tile, view
 from tests.rewriters.tile.nets import (
     THREADS,
     Net,
@@ -43,6 +45,75 @@ def test_super_resolution_in_strips_and_in_two_dimensions(
     for _, k in grid:
         count *= k
     assert tiles == set(range(count))
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [((2, 3),), ((2, 7),), ((2, 6),), ((3, 5),), ((3, 2), (2, 6)), ((2, 3), (3, 4)), ((2, 1),)],
+)
+def test_super_resolution_in_tiles_that_carry_what_they_share(
+    grid: tuple[tuple[int, int], ...],
+) -> None:
+    model = espcn()
+    region = Region(("x",), (model.graph.output[0].name,), grid, carry=True)
+    tiled_exactly(model, region)
+    axis = grid[-1][0]
+    made: dict[tuple[int, tuple[int, ...]], list[tuple[int, int]]] = {}
+    for one in plan_region(view(model, types_of(model)), region, threads=THREADS).tiles:
+        for node in one.nodes:
+            if model.graph.node[node.node].op_type != "Conv":
+                continue
+            column = made.setdefault((node.node, one.place[:-1]), [])
+            column.append(node.step.makes[axis])
+    for ranges in made.values():
+        assert ranges[0][0] == 0
+        assert all(a[1] == b[0] for a, b in pairwise(ranges)), "computed once, without gaps"
+
+
+@pytest.mark.parametrize("tiles", [48, 96])
+def test_strips_that_carry_and_are_widened(tiles: int) -> None:
+    model = espcn()
+    out = model.graph.output[0].name
+    tiled_exactly(model, Region(("x",), (out,), ((2, tiles),), carry=True))
+
+
+@pytest.mark.parametrize("grid", [((2, 2),), ((2, 4),), ((2, 8),), ((3, 2), (2, 4))])
+def test_a_unet_runs_in_strips_that_carry(grid: tuple[tuple[int, int], ...]) -> None:
+    model, (*_, out) = unet()
+    made = tiled_exactly(model, Region(("x",), (out,), grid, step=4, carry=True))
+    assert {o.region for o in made.origin} == {0}
+
+
+def test_what_every_tile_needs_whole_is_computed_once() -> None:
+    net = Net()
+    x = net.input("x", 1, 4, 64, 32)
+    keys = net.add("Transpose", net.add("Tanh", x), perm=[0, 1, 3, 2])
+    out = net.add("Relu", net.add("MatMul", net.add("Relu", x), keys))
+    model = net.model(out)
+    for carry, times in ((False, 8), (True, 1)):
+        region = Region((x,), (out,), ((2, 8),), carry=carry)
+        made = tiled_exactly(model, region)
+        assert [o.node for o in made.origin].count(0) == times
+
+
+def test_what_the_next_tile_takes_over_is_cut_off_behind_its_last_reader() -> None:
+    model = espcn()
+    region = Region(("x",), (model.graph.output[0].name,), ((2, 4),), carry=True)
+    looked_at = view(model, types_of(model))
+    steps = program(looked_at, plan_region(looked_at, region, threads=THREADS))
+    serials = {one.makes.serial: i for i, one in enumerate(steps)}
+    joins = [one for one in steps if one.kind is Kind.JOIN and one.makes.tile is not None]
+    assert len(joins) == 3 * 3
+    for join in joins:
+        tail, own = join.reads
+        assert isinstance(tail, Piece) and isinstance(own, Piece)
+        assert (tail.tile, own.tile) == (join.makes.tile - 1, join.makes.tile)  # type: ignore[operator]
+        assert tail.box[2][1] == own.box[2][0]
+        (cut,) = [i for i, one in enumerate(steps) if one.makes == tail]
+        (source,) = steps[cut].reads
+        readers = [i for i, one in enumerate(steps) if source in one.reads]
+        assert max(readers) == cut, "the larger piece is free once the tail is there"
+        assert serials[source.serial] < cut  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("tiles", [2, 3, 4])
@@ -340,7 +411,7 @@ def test_wherever_follow_says_that_a_cut_goes_it_goes(data: st.DataObject) -> No
     grid = tuple((a, data.draw(st.integers(2, min(4, shape[a])))) for a in axes)
     reach = follow(looked_at, out, axes, threads=THREADS, tiles=4)
     assume(reach.nodes)
-    region = Region(tuple(reach.boundary), (out,), grid)
+    region = Region(tuple(reach.boundary), (out,), grid, carry=data.draw(st.booleans()))
     tiled = tile(model, [region], types_of(model), threads=THREADS)
     assume(not tiled.refused)  # other bounds than those that were tried may fall within a head
     tiled_exactly(model, region)
