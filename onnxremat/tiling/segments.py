@@ -12,7 +12,7 @@ from onnxremat.costs import DEFAULT_COSTS
 from onnxremat.tiling.footprint import Footprint, footprint, moving_cost
 from onnxremat.tiling.grids import Family, Grid, carrying, pairs, single_axes, strips
 from onnxremat.tiling.sequence import Sequence
-from onnxremat.tiling.walk import TileOfSegment, Walk
+from onnxremat.tiling.walk import TileOfSegment, TooDearError, Walk
 from onnxremat_rewriters.tile import (
     CannotTile,
     Region,
@@ -149,15 +149,17 @@ class Segments:
         key = (i, j, grid)
         if key not in self._options:
             walk, tiles = self._walk(j, grid), grid.tiles
-            sample = walk.tile(i, below_cost)
-            if sample is None and not walk.failure and walk.position > i:
+            joining = self._join_cost(i, j, grid)
+            try:
+                sample = walk.tile(i, below_cost - joining)
+            except TooDearError:
                 return None
             if sample is None or self._is_pointless(sample, grid):
                 if walk.failure:
                     self.failures.setdefault(walk.position - 1, walk.failure)
                 self._options[key] = None
                 return None
-            cost = sample.extra_cost + self._join_cost(i, j, grid)
+            cost = sample.extra_cost + joining
             if cost + self._carry_cost(sample, grid) >= below_cost:
                 return None
             one = self._footprint(sample.tile)

@@ -34,6 +34,10 @@ class TileOfSegment:
     extra_cost: int
 
 
+class TooDearError(Exception):
+    """A tile costs more than is asked for."""
+
+
 class Walk:
     """Goes back from cut j; `tile(i)` is what a tile of segment [i, j) does.
 
@@ -55,21 +59,25 @@ class Walk:
         self._next_node = sequence.imported.op_nodes[j - 1]
         self._states: dict[int, _State] = {}
         self._tiles: dict[int, TileOfSegment | None] = {}
+        self._least_cost: dict[int, float] = {}
         self._first: tuple[int, ...] | None = None
         self._extra = self._replaced = 0
         self.position = j
         self.failure = ""
 
     def tile(self, i: int, below_cost: float = inf) -> TileOfSegment | None:
-        """What a tile of the segment [i, j) does; None if it cannot be cut, or if it would cost
-        `below_cost` more than the ops that it replaces (then `position` is still behind i)."""
-        while self.position > i and not self.failure and self._extra < below_cost:
+        """What a tile of the segment [i, j) does; None if it cannot be cut. Raises TooDearError if
+        that would cost `below_cost` more than the ops that it replaces."""
+        if i in self._tiles:
+            return self._tiles[i]
+        if self._least_cost.get(i, 0) >= below_cost:
+            raise TooDearError
+        while self.position > i and not self.failure:
+            if self._extra >= below_cost:
+                raise TooDearError
             self._go_back()
-        if self.position > i and not self.failure:
-            return None
-        if i not in self._tiles:
-            state = self._states.get(i)
-            self._tiles[i] = None if state is None else self._complete(state, i)
+        state = self._states.get(i)
+        self._tiles[i] = None if state is None else self._complete(state, i, below_cost)
         return self._tiles[i]
 
     def _go_back(self) -> None:
@@ -140,13 +148,16 @@ class Walk:
             box[axis] = (start, min(size, start + -(-size // tiles)))
         return tuple(box)
 
-    def _complete(self, state: "_State", i: int) -> TileOfSegment | None:
+    def _complete(self, state: "_State", i: int, below_cost: float) -> TileOfSegment | None:
         """The tile, with what it makes again of what is not held at i."""
         sequence = self._sequence
         tile = state.tile.copy()
-        cost = again = 0
+        cost, again = state.extra_cost, 0
         left: set[str] = set()
         while True:
+            if cost >= below_cost:
+                self._least_cost[i] = cost
+                raise TooDearError
             wanted = tile.wanted()
             missing = [
                 sequence.view.producer[name]
@@ -165,9 +176,7 @@ class Walk:
                 if not all(sequence.is_view_of_held(name, i) for name in names):
                     return None
                 left.update(names)
-        return TileOfSegment(
-            *tile.plans(state.results), again, state.replaced_cost, state.extra_cost + cost
-        )
+        return TileOfSegment(*tile.plans(state.results), again, state.replaced_cost, cost)
 
 
 @dataclass
