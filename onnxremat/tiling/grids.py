@@ -32,7 +32,7 @@ SQUARES = (
     (2, 2), (3, 2), (3, 3), (4, 3), (4, 4), (6, 4), (6, 6), (8, 6), (8, 8), (12, 8), (12, 12),
     (16, 12), (16, 16),
 )  # fmt: skip
-COLUMNS = (2, 3, 4)
+COLUMNS = (2, 4)
 """So many columns are tried for strips that carry."""
 LONG = ((4, 2), (8, 2), (8, 3), (12, 3), (16, 4), (24, 4), (32, 4), (32, 8))
 """More rows than columns: rows of tiles are joined first, and shorter ones need less for it."""
