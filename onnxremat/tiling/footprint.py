@@ -11,13 +11,12 @@ from math import prod
 
 from onnxremat.costs import DEFAULT_COSTS
 from onnxremat.importer.views import root_of
+from onnxremat.tiling.costs import moving_cost, slower_in_tiles
 from onnxremat.tiling.sequence import Sequence
 from onnxremat_rewriters.tile import Box, Instruction, Kind, Piece, extent
 
 THREAD_SCRATCH_BYTES = 65_536
 """Scratch of a convolution that does not depend on its size, for each thread."""
-RUN_NS = 60
-"""What a run of bytes takes to be copied, however short (measured in columns of pictures)."""
 OUTSIDE = -1
 """The buffer of whatever is held anyway: whole values, weights."""
 
@@ -54,12 +53,6 @@ def footprint(
         layout.run(one)
     layout.leave(left)
     return Footprint(layout.peak(), layout.cost, layout.moved, len(instructions))
-
-
-def moving_cost(nbytes: int, runs: int = 1) -> int:
-    """Nanoseconds of a Slice or Concat that writes so many bytes in so many contiguous runs."""
-    busy = 2 * nbytes * 1_000 // DEFAULT_COSTS.bytes_per_us + runs * RUN_NS
-    return busy + DEFAULT_COSTS.overhead_ns
 
 
 def _runs_in(box: Box, have: Box) -> int:
@@ -120,7 +113,8 @@ class _Layout:
         full = sequence.view.types[one.makes.name].elements
         share = prod(one.makes.shape) / full if full else 1.0
         overhead = DEFAULT_COSTS.overhead_ns
-        self.cost += round(max(0, op.cost - overhead) * share) + overhead
+        slower = slower_in_tiles(sequence, one.node, one.makes.shape, self._threads)
+        self.cost += round(max(0, op.cost - overhead) * share * slower) + overhead
         fixed = min(op.workspace_bytes, self._threads * THREAD_SCRATCH_BYTES)
         scratch = fixed + round((op.workspace_bytes - fixed) * share)
         self._scratch[-1] = max(scratch, self._columns_bytes(one))

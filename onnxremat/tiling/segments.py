@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from onnxremat.costs import DEFAULT_COSTS
-from onnxremat.tiling.footprint import Footprint, footprint, moving_cost
+from onnxremat.tiling.costs import moving_cost
+from onnxremat.tiling.footprint import Footprint, footprint
 from onnxremat.tiling.grids import Family, Grid, carrying, pairs, single_axes, strips
 from onnxremat.tiling.sequence import Sequence
 from onnxremat.tiling.walk import TileOfSegment, TooDearError, Walk
@@ -89,6 +90,8 @@ class Segments:
         self, i: int, j: int, family: Family, budget_bytes: int, below_cost: float
     ) -> Option | None:
         low, high, best = 0, len(family), None
+        if high and self._is_too_dear(i, j, family[0], below_cost):
+            return None  # More tiles cost more.
         while low < high:
             middle = (low + high) // 2
             grid = family[middle]
@@ -103,6 +106,13 @@ class Segments:
             else:
                 low = middle + 1
         return best
+
+    def _is_too_dear(self, i: int, j: int, grid: Grid, below_cost: float) -> bool:
+        try:
+            self._walk(j, grid).tile(i, below_cost - self._join_cost(i, j, grid))
+        except TooDearError:
+            return True
+        return False
 
     def _least_bytes(self, i: int, j: int, grid: Grid) -> int:
         """About the least that a segment can hold: as much in a tile as a shorter one does."""

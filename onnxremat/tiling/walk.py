@@ -12,8 +12,8 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from math import inf
 
+from onnxremat.tiling.costs import cost_of_all_tiles, cost_of_first_tiles
 from onnxremat.tiling.grids import Grid
-from onnxremat.tiling.repetition import cost_of_all_tiles, cost_of_first_tiles
 from onnxremat.tiling.sequence import Sequence
 from onnxremat_rewriters.tile import Box, CannotTile, Demand, NodeTile, TilePlan
 from onnxremat_rewriters.tile.boxes import whole
@@ -50,6 +50,7 @@ class Walk:
         self._sequence = sequence
         self._j = j
         self._grid = grid
+        self._threads = threads
         second = Demand(sequence.view, threads, allow_rounding, ignored=sequence.free)
         self._tile = _Pair(second)
         if grid.carry:
@@ -113,11 +114,12 @@ class Walk:
 
     def _cost(self, nodes: Many[NodeTile], first: Many[NodeTile]) -> int:
         """Nanoseconds in all tiles; what the second tile takes over whole is made once a column."""
-        cost = sum(cost_of_all_tiles(self._sequence, node, self._grid) for node in nodes)
+        asked = self._grid, self._threads
+        cost = sum(cost_of_all_tiles(self._sequence, node, *asked) for node in nodes)
         made = {(node.node, node.output) for node in nodes}
         for node in first:
             if (node.node, node.output) not in made:
-                cost += cost_of_first_tiles(self._sequence, node, self._grid)
+                cost += cost_of_first_tiles(self._sequence, node, *asked)
         return cost
 
     def _leave(self, name: str, index: int) -> None:

@@ -19,6 +19,7 @@ from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import given_order
 from onnxremat.tiling import TilingPlan, choose_regions, most_nodes, tiled_subject
 from onnxremat.tiling import plan as bounds
+from onnxremat.tiling.costs import COPY_WEIGHT
 from onnxremat.tiling.sequence import Sequence, droppable
 from onnxremat_rewriters.tile import view
 from tests.rewriters.tile.nets import Net
@@ -128,8 +129,9 @@ def test_predicted_peak_is_profiled_and_measured_and_the_bits_are_the_same(
     added = nodes - len(before.released.model.graph.node)
     assert abs(added - plan.nodes_added) <= 0.1 * added
     cost = after.imported.graph.total_cost() - before.imported.graph.total_cost()
-    # The importer's costs do not know that copies in short runs are slow.
-    assert cost - 0.05 * plan.one_pass <= plan.extra_cost <= cost + 0.25 * plan.one_pass
+    # The importer's costs do not know that copies are slow and small convolutions slower.
+    assert cost - 0.05 * plan.one_pass <= plan.extra_cost
+    assert plan.extra_cost <= COPY_WEIGHT * cost + 0.25 * plan.one_pass
     expected = run_outputs(before.feed.source(), before.feed.inputs, before.feed.recipe)
     got = run_outputs(after.released_source(), before.feed.inputs, before.feed.recipe)
     assert different_names(expected, got) == ()

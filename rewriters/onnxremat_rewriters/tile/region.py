@@ -11,7 +11,7 @@ from math import gcd
 from onnxremat_rewriters.tile.boxes import Box, cuts, extent, holds, hull, partial_axes, whole
 from onnxremat_rewriters.tile.exactness import Guard, guard, may_round
 from onnxremat_rewriters.tile.ranges import rule
-from onnxremat_rewriters.tile.view import CannotTile, Rule, Step, View
+from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step, View
 
 
 @dataclass(frozen=True)
@@ -238,6 +238,8 @@ class Demand:
                 continue
             box = self.wanted[name]
             taken = _taken_over(self._before.get(name), box)
+            if taken is not None and taken.own is not None and _grows(view.site(index)):
+                taken = None
             if taken is None or taken.own is not None:
                 lacking = box if taken is None or taken.own is None else taken.own
                 step = node_step(view, index, output, lacking, *self._options)
@@ -253,6 +255,14 @@ class Demand:
             self.there[name] = box
             del self.wanted[name]
         return made
+
+
+def _grows(site: Site) -> bool:
+    """Whether a node makes more than it reads at little cost: then what it reads is carried."""
+    if site.op not in ("Expand", "Resize", "Upsample"):
+        return False
+    made, read = site.outputs[0], site.inputs[0]
+    return made is not None and read is not None and made.elements > read.elements
 
 
 def _boxes_read(view: View, index: int, step: Step) -> Iterator[tuple[str, Box]]:
