@@ -50,6 +50,7 @@ from onnxremat.targets import own_schedule
 from onnxremat.tiling import TilingPlan, choose_regions, tiled_subject
 from onnxremat.units import format_seconds
 from onnxremat_rewriters.recompute import apply_schedule
+from onnxremat_rewriters.tile import Region
 
 THREADS = 2
 MOST_PLANNING_SECONDS = 60.0
@@ -209,6 +210,11 @@ HEADER = (
 )  # fmt: skip
 
 
+def region_text(region: Region) -> str:
+    """The numbers of tiles, and `c` if they carry what neighbours share."""
+    return "x".join(str(tiles) for _, tiles in region.grid) + ("c" if region.carry else "")
+
+
 def row(line: Line) -> tuple[str, ...]:
     """A line of the table."""
     case, plan = line.case, line.plan
@@ -226,7 +232,7 @@ def row(line: Line) -> tuple[str, ...]:
         format_seconds(line.seconds[1]),
         f"{line.time_ratio:.3f}",
         "differ" if line.different else "identical",
-        "; ".join("x".join(str(k) for _, k in region.grid) for region in plan.regions) or "none",
+        "; ".join(map(region_text, plan.regions)) or "none",
         str(len(plan.recomputed)),
         str(line.nodes[0]),
         str(line.nodes[1]),
@@ -280,7 +286,8 @@ def main() -> None:
         f"{onnxruntime.__version__}, {processor()}, {os.cpu_count()} cores, {THREADS} threads; "
         f"load before it started {load:.1f}: with other work on the machine, times say little. "
         "Peaks are heap peaks of a run under the recipe, the worst of three; times of warm runs "
-        f"that took turns with the arena on, {arguments.pairs} rounds. The light models with "
+        f"that took turns with the arena on, {arguments.pairs} rounds. *Regions*: tiles on each "
+        "axis, outer loop first; c: tiles keep what the next needs too. The light models with "
         "stored weights.\n\n" + markdown(HEADER, rows) + "\n"
     )
     if arguments.markdown:

@@ -156,6 +156,7 @@ def _tiled(tiling: TilingPlan) -> str:
     regions = [
         f"{_shown(region.outputs[0])} in "
         + " x ".join(f"{tiles} on axis {axis}" for axis, tiles in region.grid)
+        + (" (edges kept for the next)" if region.carry else "")
         for region in tiling.regions[:_REGIONS_SHOWN]
     ]
     more = len(tiling.regions) - len(regions)
