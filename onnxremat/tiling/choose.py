@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
+from math import inf
 
 from onnxremat.prepare import Subject
 from onnxremat.tiling.plan import TilingPlan, most_nodes
@@ -120,29 +121,42 @@ class _Chooser:
         best = None
         while high - low > PRECISION * high and not self._late():
             middle = (low + high) // 2
-            found = self._best(middle)
+            found = self._cheapest(middle, False) or self._cheapest(middle, True)
             if found is None:
                 low = middle
             else:
                 best, high = found, min(middle, found.peak_bytes)
-        return best
+        if best is None:
+            return None
+        return self._cheapest(best.peak_bytes, True, best.cost) or best
 
     def _best(self, budget_bytes: int) -> _Choice | None:
-        """The cheapest plan over the prefixes of droppable values. Cheap plans are looked for
-        first: tiles that would cost more than is asked for are not followed back."""
+        """The cheapest plan. One without carrying is found sooner, and bounds the search for one
+        with it."""
+        plain = self._cheapest(budget_bytes, False)
+        if plain is None:
+            return self._cheapest(budget_bytes, True)
+        if plain.cost <= CHEAP * self._one_pass:
+            return plain
+        return self._cheapest(budget_bytes, True, plain.cost) or plain
+
+    def _cheapest(self, budget_bytes: int, carry: bool, below_cost: float = inf) -> _Choice | None:
+        """The cheapest plan over the prefixes of droppable values, if it costs less than
+        `below_cost`. Cheap plans are looked for first: tiles that would cost more than is asked for
+        are not followed back."""
         values = [
             t for t in droppable(self._sequence) if self._sequence.nbytes[t] * 20 >= budget_bytes
         ][:MOST_DROPPED]
         for share in EXTRA_SHARES:
             best: _Choice | None = None
-            limit = share * self._one_pass
+            limit = min(share * self._one_pass, below_cost)
             for count in range(len(values) + 1):
                 if best is not None and (self._late() or best.cost <= CHEAP * self._one_pass):
                     break
-                found = self._route(tuple(values[:count]), budget_bytes, limit)
+                found = self._route(tuple(values[:count]), budget_bytes, limit, carry)
                 if found is not None and found.cost < limit:
                     best, limit = found, found.cost
-            if best is not None:
+            if best is not None or limit == below_cost:
                 return best
         return None
 
@@ -157,7 +171,7 @@ class _Chooser:
         return self._kinds[dropped]
 
     def _route(
-        self, dropped: tuple[int, ...], budget_bytes: int, below_cost: float
+        self, dropped: tuple[int, ...], budget_bytes: int, below_cost: float, carry: bool
     ) -> _Choice | None:
         """The cheapest route whose segments keep the budget when they are planned exactly."""
         segments = self._segments(dropped)
@@ -171,7 +185,7 @@ class _Chooser:
         per_node = 0
         while not self._late():
             chosen: dict[tuple[int, int], Option] = {}
-            cost_of = self._cost(segments, budget_bytes, per_node, chosen)
+            cost_of = self._cost(segments, budget_bytes, per_node, chosen, carry)
             route = cheapest_route(whole, starts, ends, cost_of, below_cost)
             if route is None:
                 return None
@@ -204,11 +218,12 @@ class _Chooser:
         budget_bytes: int,
         per_node: int,
         chosen: dict[tuple[int, int], Option],
+        carry: bool,
     ) -> Callable[[int, int, float], int | None]:
         def cost(i: int, j: int, below: float) -> int | None:
             if j - i > MOST_OPS or self._late():
                 return None
-            found = segments.within(i, j, budget_bytes, below)
+            found = segments.within(i, j, budget_bytes, below, carry)
             if found is None:
                 return None
             chosen[i, j] = found

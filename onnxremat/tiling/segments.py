@@ -67,7 +67,9 @@ class Segments:
         largest = max((s.nbytes[t] for t in s.leaving(i, j)), default=0)
         return max(s.cut_bytes[i], s.cut_bytes[j] + largest)
 
-    def within(self, i: int, j: int, budget_bytes: int, below_cost: float) -> Option | None:
+    def within(
+        self, i: int, j: int, budget_bytes: int, below_cost: float, carry: bool
+    ) -> Option | None:
         """The cheapest option found whose peak is within the budget, if it costs less than
         `below_cost`; in each family the one with the fewest tiles. O(log) options of each family
         are looked at."""
@@ -75,16 +77,16 @@ class Segments:
             return None
         best: Option | None = None
         for family in self.families(j):
-            if family[0].carry and best is not None and not self._may_pay(best):
+            if family[0].carry and not (carry and self._may_pay(best)):
                 break
             found = self._first_within(i, j, family, budget_bytes, below_cost)
             if found is not None:
                 best, below_cost = found, found.cost
         return best
 
-    def _may_pay(self, best: Option) -> bool:
+    def _may_pay(self, best: Option | None) -> bool:
         """Whether tiles that carry may be cheaper: they save a part of what others add."""
-        return not best.grid.carry and best.cost > self._worth_carrying
+        return best is None or (not best.grid.carry and best.cost > self._worth_carrying)
 
     def _first_within(
         self, i: int, j: int, family: Family, budget_bytes: int, below_cost: float
