@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from onnxremat.prepare import Subject
+from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES
 from onnxremat.tiling.plan import TilingPlan, most_nodes
 from onnxremat.tiling.program import cheapest_route
 from onnxremat.tiling.segments import Option, Segments
@@ -113,7 +114,7 @@ class _Chooser:
             f"no tiling within {format_bytes(budget_bytes)} was found, the smallest is "
             f"{format_bytes(smallest.peak_bytes)}"
         )
-        return self._as_plan(smallest, (missed, *self._reasons(smallest.peak_bytes - 1)))
+        return self._as_plan(smallest, (missed,))
 
     def _smallest(self, own_peak: int, above: int = 0) -> _Choice | None:
         """The smallest peak that any plan reaches, known not to be below `above`."""
@@ -173,24 +174,25 @@ class _Chooser:
     def _route(
         self, dropped: tuple[int, ...], budget_bytes: int, below_cost: float, carry: bool
     ) -> _Choice | None:
-        """The cheapest route whose segments keep the budget when they are planned exactly."""
+        """The cheapest route whose segments keep the budget when they are planned exactly, with
+        what the runtime needs for each node that is added."""
         segments = self._segments(dropped)
         sequence = segments.sequence
-        whole = [
-            nbytes <= budget_bytes and v not in sequence.lacking
-            for v, nbytes in enumerate(sequence.step_bytes)
-        ]
-        starts, ends = _near(self._cuts, whole)
         room = most_nodes(self._nodes) - self._nodes
-        per_node = 0
+        per_node = reserved = 0
         while not self._late():
+            limit = budget_bytes - reserved
+            whole = [
+                nbytes <= limit and v not in sequence.lacking
+                for v, nbytes in enumerate(sequence.step_bytes)
+            ]
             chosen: dict[tuple[int, int], Option] = {}
-            cost_of = self._cost(segments, budget_bytes, per_node, chosen, carry)
-            route = cheapest_route(whole, starts, ends, cost_of, below_cost)
+            cost_of = self._cost(segments, limit, per_node, chosen, carry)
+            route = cheapest_route(whole, *_near(self._cuts, whole), cost_of, below_cost)
             if route is None:
                 return None
             exact = [segments.exactly(*part, chosen[part]) for part in route.segments]
-            if any(one is None or one.peak_bytes > budget_bytes for one in exact):
+            if any(one is None or one.peak_bytes > limit for one in exact):
                 continue
             options = tuple(one for one in exact if one is not None)
             if self._dearer(options, [chosen[part] for part in route.segments]):
@@ -204,7 +206,12 @@ class _Chooser:
             inside = {v for i, j in route.segments for v in range(i, j)}
             peaks = [b for v, b in enumerate(sequence.step_bytes) if v not in inside]
             peaks += [one.peak_bytes for one in options]
-            return _Choice(sequence, options, max(peaks, default=0), cost, nodes)
+            bookkeeping = BOOKKEEPING_NODE_BYTES * max(0, nodes)
+            peak = max(peaks, default=0) + bookkeeping
+            if peak > budget_bytes:  # then more is needed than is reserved
+                reserved = bookkeeping
+                continue
+            return _Choice(sequence, options, peak, cost, nodes)
         return None
 
     def _dearer(self, exact: Many[Option], estimates: Many[Option]) -> bool:

@@ -19,7 +19,8 @@ def most_nodes(nodes: int) -> int:
 class TilingPlan:
     """Regions for `onnxremat_rewriters.tile.tile`, and what they lead to in the file's order.
 
-    `peak_bytes`: predicted activation peak; `untiled_peak_bytes`: that of the model as it is.
+    `peak_bytes`: predicted activation peak, with the runtime's bookkeeping of the nodes added;
+    `untiled_peak_bytes`: the peak of the model as it is.
     `extra_cost`: nanoseconds of the cost model (`onnxremat.costs`) that halos, Slices, Concats and
     the start of kernels add to a run, of which `one_pass` is the time. `nodes_added`: how many
     more nodes the file has. `threads`, `allow_rounding`: what it was planned for. `recomputed`:

@@ -167,7 +167,7 @@ class Segments:
             except TooDearError:
                 return None
             if sample is None or self._is_pointless(sample, grid):
-                if walk.failure:
+                if walk.failure and self._is_spatial(j, grid):
                     self.failures.setdefault(walk.position - 1, walk.failure)
                 self._options[key] = None
                 return None
@@ -177,10 +177,22 @@ class Segments:
             one = self._footprint(sample.tile)
             self._inner.setdefault((j, grid), []).append((i, one.inner_bytes))
             cost += one.moved * tiles
-            first = 0 if sample.first is None else self._footprint(sample.first).inner_bytes
-            peak = self._peak(i, j, grid, one.inner_bytes, first)
-            self._options[key] = self._option(i, j, grid, sample, peak, cost, one.nodes * tiles)
+            nodes, first_bytes = one.nodes * tiles, 0
+            if sample.first is not None:
+                first = self._footprint(sample.first)
+                columns = tiles // grid.axes[-1][1]
+                first_bytes = first.inner_bytes
+                nodes += (first.nodes - one.nodes) * columns
+            peak = self._peak(i, j, grid, one.inner_bytes, first_bytes)
+            self._options[key] = self._option(i, j, grid, sample, peak, cost, nodes)
         return self._options[key]
+
+    def _is_spatial(self, j: int, grid: Grid) -> bool:
+        """Whether the grid does not cut the channels of pictures: that ends at once, and explains
+        nothing."""
+        s = self.sequence
+        ranks = [len(s.imported.graph.tensors[t].shape) for t in s.leaving(j - 1, j)]
+        return max(ranks, default=0) < 4 or any(axis > 1 for axis, _ in grid.axes)
 
     def _footprint(self, tile: TilePlan) -> Footprint:
         run = program_of_tile(self.sequence.view, tile)
@@ -248,8 +260,7 @@ class Segments:
         region: Region | None = None,
     ) -> Option:
         """`nodes`: of all tiles, those that put outputs together apart."""
-        originals = {node.node for node in sample.tile.nodes[sample.earlier :]}
-        added = nodes + self._joins(i, j, grid) - len(originals)
+        added = nodes + self._joins(i, j, grid) - sample.replaced_nodes
         return Option(grid, peak_bytes, cost, added, region)
 
     def exactly(self, i: int, j: int, option: Option) -> Option | None:

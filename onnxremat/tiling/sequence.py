@@ -33,6 +33,9 @@ class Sequence:
     view: View
     rules: MemoryRules = RECIPE_RULES
     dropped: Mapping[int, int] = field(default_factory=dict)
+    _leaving: dict[tuple[int, int], tuple[int, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def dropping(self, tensors: Collection[int]) -> "Sequence":
         """The same sequence with other values dropped, each of which must have a far reader."""
@@ -116,8 +119,11 @@ class Sequence:
 
     def leaving(self, i: int, j: int) -> tuple[int, ...]:
         """Tensors made by ops i to j - 1 that are read behind cut j as they are."""
-        graph = self.imported.graph
-        return tuple(t for v in range(i, j) for t in graph.ops[v].outputs if self.last_read[t] >= j)
+        if (i, j) not in self._leaving:
+            ops = self.imported.graph.ops[i:j]
+            found = (t for op in ops for t in op.outputs if self.last_read[t] >= j)
+            self._leaving[i, j] = tuple(found)
+        return self._leaving[i, j]
 
     def dying(self, i: int, j: int) -> dict[str, int]:
         """Bytes of the values held at cut i that are read before cut j for the last time."""

@@ -21,15 +21,15 @@ from onnxremat_rewriters.tile.boxes import whole
 
 @dataclass(frozen=True)
 class TileOfSegment:
-    """The sampled tile of a segment, with its nodes in the order of the file; `earlier` of them,
-    the first, are made again from before the segment. `first`: the one before it, if tiles carry.
+    """The sampled tile of a segment, with its nodes in the order of the file. `first`: the one
+    before it, if tiles carry.
 
-    `replaced_cost`: nanoseconds of the ops that tiles stand for; `extra_cost`: what the nodes of
-    all tiles take beyond that, Slices, views and Concats apart."""
+    `replaced_nodes`, `replaced_cost`: the nodes that tiles stand for, and nanoseconds of their ops;
+    `extra_cost`: what the nodes of all tiles take beyond that, Slices, views and Concats apart."""
 
     tile: TilePlan
     first: TilePlan | None
-    earlier: int
+    replaced_nodes: int
     replaced_cost: int
     extra_cost: int
 
@@ -62,7 +62,7 @@ class Walk:
         self._tiles: dict[int, TileOfSegment | None] = {}
         self._least_cost: dict[int, float] = {}
         self._first: tuple[int, ...] | None = None
-        self._extra = self._replaced = 0
+        self._extra = self._replaced = self._replaced_nodes = 0
         self.position = j
         self.failure = ""
 
@@ -100,14 +100,20 @@ class Walk:
         self.position = v
         if self._results:
             self._states[v] = _State(
-                self._tile.copy(), dict(self._results), self._replaced, self._extra
+                self._tile.copy(),
+                dict(self._results),
+                self._replaced_nodes,
+                self._replaced,
+                self._extra,
             )
 
     def _count(self, nodes: Many[NodeTile], first: Many[NodeTile]) -> None:
         """Count what a node takes in all tiles, and what it took as a whole."""
         sequence = self._sequence
         self._extra += self._cost(nodes, first)
-        for node in {one.node for one in (*nodes, *first)} & sequence.op_of_node.keys():
+        replaced = {one.node for one in (*nodes, *first)}
+        self._replaced_nodes += len(replaced)
+        for node in replaced & sequence.op_of_node.keys():
             cost = sequence.imported.graph.ops[sequence.op_of_node[node]].cost
             self._replaced += cost
             self._extra -= cost
@@ -154,7 +160,7 @@ class Walk:
         """The tile, with what it makes again of what is not held at i."""
         sequence = self._sequence
         tile = state.tile.copy()
-        cost, again = state.extra_cost, 0
+        cost = state.extra_cost
         left: set[str] = set()
         while True:
             if cost >= below_cost:
@@ -171,14 +177,14 @@ class Walk:
             index = max(missing)
             names = [n for n in sequence.view.nodes[index].output if n in wanted]
             try:
-                made, first = tile.node(index)
-                again += len(made)
-                cost += self._cost(made, first)
+                cost += self._cost(*tile.node(index))
             except CannotTile:
                 if not all(sequence.is_view_of_held(name, i) for name in names):
                     return None
                 left.update(names)
-        return TileOfSegment(*tile.plans(state.results), again, state.replaced_cost, cost)
+        return TileOfSegment(
+            *tile.plans(state.results), state.replaced_nodes, state.replaced_cost, cost
+        )
 
 
 @dataclass
@@ -241,5 +247,6 @@ class _State:
 
     tile: _Pair
     results: Mapping[str, tuple[Box, Box]]
+    replaced_nodes: int
     replaced_cost: int
     extra_cost: int
