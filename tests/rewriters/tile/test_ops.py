@@ -625,6 +625,7 @@ def test_tiles_have_the_bits_of_the_whole(name: str, data: st.DataObject) -> Non
     check(draw, CASES[name](draw))
 
 
+RNG = np.random.default_rng(0)
 SIZES: dict[str, tuple[Case, tuple[tuple[int, int], ...]]] = {
     "ReduceMean, fewer rows than threads": (
         Case("ReduceMean", {"x": (1, 8, 16, 25)}, [], attributes={"axes": [2]}), ((1, 4),)
@@ -649,6 +650,13 @@ SIZES: dict[str, tuple[Case, tuple[tuple[int, int], ...]]] = {
     "AveragePool, rows as long as the buffer": (
         Case("AveragePool", {"x": (1, 1, 4, 2046)}, [], attributes={"kernel_shape": [3, 3]}),
         ((3, 3),),
+    ),
+    "ConvTranspose, one filter, pixel by pixel": (
+        Case("ConvTranspose", {"x": (1, 20, 4, 2)}, [], {"w": RNG.random((20, 1, 1, 1), "f")}),
+        ((2, 4), (3, 2)),
+    ),
+    "Gemm, a row and a turned matrix": (
+        Case("Gemm", {"x": (1, 300), "w": (33, 300)}, [], attributes={"transB": 1}), ((1, 10),)
     ),
     "Pow, the same power of each element": (
         Case("Pow", {"x": (3, 32, 8, 8)}, [], {"w": np.float32(3)}), ((3, 8),)
