@@ -94,7 +94,7 @@ class Attempts:
                 return tiled if planned is None else min(planned, tiled, key=self._rank)
         last = first
         if first.nothing or (first.may_go_on(part) and not (self.clock.over or self._stopped())):
-            last = self._tried(whole, self.clock, first.starts)
+            last = self._tried(whole, self.clock, starts=first.starts)
         plans = [one.planned for one in (first, last) if one.planned is not None]
         if plans:
             return min(plans, key=self._rank)
@@ -128,10 +128,15 @@ class Attempts:
         return self.budget is None or outputs <= self.budget
 
     def _tried(
-        self, whole: Subject, clock: PlanningTime, starts: tuple[Schedule, ...] = ()
+        self,
+        subject: Subject,
+        clock: PlanningTime,
+        *,
+        tiling: TilingPlan | None = None,
+        starts: tuple[Schedule, ...] = (),
     ) -> "_Tried":
         try:
-            return _Tried(self.planned(whole, clock, starts=starts))
+            return _Tried(self.planned(subject, clock, tiling=tiling, starts=starts))
         except (InfeasibleError, NoPlanFoundError) as error:
             return _Tried(missed=error)
 
@@ -212,11 +217,10 @@ class Attempts:
             self.progress("running the tiled model to learn sizes, workspace and times")
             tiled = tiled_subject(base, tiling, self.options)
             seconds = self.clock.part(1.0 if self.budget is None else TILED_SHARE)
-            try:
-                if self._possible(tiled):
-                    return self.planned(tiled, seconds, tiling=tiling), tiling
-            except (InfeasibleError, NoPlanFoundError):
-                pass
+            if self._possible(tiled):
+                tried = self._tried(tiled, seconds, tiling=tiling)
+                if tried.planned is not None:
+                    return tried.planned, tiling
             if not tiling.meets(self.budget):
                 break
         return None, tiling
@@ -262,7 +266,7 @@ class Attempts:
 
 @dataclass(frozen=True)
 class _Tried:
-    """What became of whole ops: a plan, or why there is none, or nothing: not tried yet."""
+    """What became of an attempt: a plan, or why there is none, or nothing: not tried yet."""
 
     planned: Planned | None = None
     missed: InfeasibleError | NoPlanFoundError | None = None

@@ -3,8 +3,6 @@
 All in nanoseconds of `onnxremat.costs`, of whose whole ops they are shares.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence as Many
 from math import prod
 
 from onnxremat.costs import DEFAULT_COSTS
@@ -22,16 +20,6 @@ COPY_WEIGHT = 2.5
 ops, copies of one thread just what it has: against each other, these count so much more."""
 
 
-def slower_in_tiles(sequence: Sequence, node: int, made: Many[int], threads: int) -> float:
-    """How much longer a convolution takes for the same work in tiles that make a value of shape
-    `made`: with few pixels for a thread its kernel does not get going."""
-    if sequence.view.nodes[node].op_type not in ("Conv", "ConvTranspose"):
-        return 1.0
-    whole = sequence.view.types[sequence.view.nodes[node].output[0]].shape
-    least = SLOW_PIXELS * threads
-    return (1 + least / max(1, prod(made[2:]))) / (1 + least / max(1, prod(whole[2:])))
-
-
 def moving_cost(nbytes: int, runs: int = 1) -> int:
     """Nanoseconds of a Slice or Concat that writes so many bytes in so many contiguous runs."""
     busy = round(COPY_WEIGHT * 2 * nbytes * 1_000 / DEFAULT_COSTS.bytes_per_us) + runs * RUN_NS
@@ -40,38 +28,57 @@ def moving_cost(nbytes: int, runs: int = 1) -> int:
 
 def cost_of_all_tiles(sequence: Sequence, node: NodeTile, grid: Grid, threads: int) -> int:
     """Nanoseconds of a node in all tiles: views and crops count with the tile (`moved`)."""
-    return _cost(
-        sequence, node, grid.tiles, threads, lambda shape: _repeated(node.step.makes, shape, grid)
+    if node.step.crop:
+        return 0
+    repeated = _repeated(node.step.makes, _whole_shape(sequence, node), grid)
+    return cost_in_tiles(
+        sequence, node.node, node.shape, repeated, started=grid.tiles, threads=threads
     )
 
 
 def cost_of_first_tiles(sequence: Sequence, node: NodeTile, grid: Grid, threads: int) -> int:
     """The same of a node that runs in the first tile of each column only."""
-    columns = 1 if len(grid.axes) == 1 else grid.axes[0][1]
-    return _cost(
-        sequence,
-        node,
-        columns,
-        threads,
-        lambda shape: columns * prod(node.shape) / max(1, prod(shape)),
-    )
+    if node.step.crop:
+        return 0
+    share = prod(node.shape) / max(1, prod(_whole_shape(sequence, node)))
+    return cost_in_tiles(
+        sequence, node.node, node.shape, grid.columns * share,
+        started=grid.columns, threads=threads,
+    )  # fmt: skip
 
 
-def _cost(
+def cost_in_tiles(
     sequence: Sequence,
-    node: NodeTile,
+    node: int,
+    made: tuple[int, ...],
+    repeated: float,
+    *,
     started: int,
     threads: int,
-    repeated: Callable[[tuple[int, ...]], float],
 ) -> int:
-    v = sequence.op_of_node.get(node.node)
-    if v is None or node.step.crop:
+    """Nanoseconds of a node that is started so often, to make values of shape `made` each time, and
+    does `repeated` times the work of the whole; 0 for a view."""
+    v = sequence.op_of_node.get(node)
+    if v is None:
         return 0
     overhead = DEFAULT_COSTS.overhead_ns
     busy = max(0, sequence.imported.graph.ops[v].cost - overhead)
-    name = sequence.view.nodes[node.node].output[node.output]
-    slower = slower_in_tiles(sequence, node.node, node.shape, threads)
-    return round(busy * repeated(sequence.view.types[name].shape) * slower) + started * overhead
+    slower = _slower_in_tiles(sequence, node, made, threads)
+    return round(busy * repeated * slower) + started * overhead
+
+
+def _whole_shape(sequence: Sequence, node: NodeTile) -> tuple[int, ...]:
+    return sequence.view.types[sequence.view.nodes[node.node].output[node.output]].shape
+
+
+def _slower_in_tiles(sequence: Sequence, node: int, made: tuple[int, ...], threads: int) -> float:
+    """How much longer a convolution takes for the same work in tiles that make a value of shape
+    `made`: with few pixels for a thread its kernel does not get going."""
+    if sequence.view.nodes[node].op_type not in ("Conv", "ConvTranspose"):
+        return 1.0
+    whole = sequence.view.types[sequence.view.nodes[node].output[0]].shape
+    least = SLOW_PIXELS * threads
+    return (1 + least / max(1, prod(made[2:]))) / (1 + least / max(1, prod(whole[2:])))
 
 
 def _repeated(makes: Box, shape: tuple[int, ...], grid: Grid) -> float:

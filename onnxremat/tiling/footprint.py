@@ -11,7 +11,7 @@ from math import prod
 
 from onnxremat.costs import DEFAULT_COSTS
 from onnxremat.importer.views import root_of
-from onnxremat.tiling.costs import moving_cost, slower_in_tiles
+from onnxremat.tiling.costs import cost_in_tiles, moving_cost
 from onnxremat.tiling.sequence import Sequence
 from onnxremat_rewriters.tile import Box, Instruction, Kind, Piece, extent
 
@@ -81,7 +81,7 @@ class _Layout:
 
     def piece(self, piece: Piece) -> int:
         """A buffer for a piece that is made now."""
-        buffer = self._buffer(self._bytes(piece))
+        buffer = self._buffer(self._sequence.part_bytes(piece.name, piece.shape))
         self._buffer_of[piece.serial] = buffer
         return buffer
 
@@ -91,13 +91,12 @@ class _Layout:
         reads = [self._use(read) for read in one.reads]
         if one.kind is Kind.NODE:
             self._node(one, reads)
-        elif one.kind is Kind.SLICE:
-            self.moved += moving_cost(self._bytes(one.makes), _runs_in(one.box, one.have))
-            self.piece(one.makes)
+            return
+        if one.kind is Kind.SLICE:
+            runs = _runs_in(one.box, one.have)
         else:
             runs = prod(one.makes.shape[: one.axis]) * len(reads)
-            self.moved += moving_cost(self._bytes(one.makes), runs)
-            self.piece(one.makes)
+        self.moved += moving_cost(self._size[self.piece(one.makes)], runs)
 
     def _node(self, one: Instruction, reads: Many[int]) -> None:
         """A node of the model. Cost and scratch are shares of those of the whole op, but for what
@@ -112,9 +111,9 @@ class _Layout:
         op = sequence.imported.graph.ops[v]
         full = sequence.view.types[one.makes.name].elements
         share = prod(one.makes.shape) / full if full else 1.0
-        overhead = DEFAULT_COSTS.overhead_ns
-        slower = slower_in_tiles(sequence, one.node, one.makes.shape, self._threads)
-        self.cost += round(max(0, op.cost - overhead) * share * slower) + overhead
+        self.cost += cost_in_tiles(
+            sequence, one.node, one.makes.shape, share, started=1, threads=self._threads
+        )
         fixed = min(op.workspace_bytes, self._threads * THREAD_SCRATCH_BYTES)
         scratch = fixed + round((op.workspace_bytes - fixed) * share)
         self._scratch[-1] = max(scratch, self._columns_bytes(one))
@@ -163,12 +162,6 @@ class _Layout:
         self._scratch.append(0)
         for piece in pieces:
             self._use(piece)
-
-    def _bytes(self, piece: Piece) -> int:
-        kind = self._sequence.view.types[piece.name]
-        if not kind.has_size:
-            return 0
-        return kind.nbytes * prod(piece.shape) // max(1, kind.elements)
 
     def _buffer(self, nbytes: int) -> int:
         self._size.append(nbytes)

@@ -24,6 +24,11 @@ class Grid:
         """How many tiles it has."""
         return prod(count for _, count in self.axes)
 
+    @property
+    def columns(self) -> int:
+        """How many runs of tiles along the last axis there are."""
+        return self.tiles // self.axes[-1][1]
+
 
 Family = tuple[Grid, ...]
 

@@ -180,11 +180,11 @@ class Segments:
             nodes, first_bytes = one.nodes * tiles, 0
             if sample.first is not None:
                 first = self._footprint(sample.first)
-                columns = tiles // grid.axes[-1][1]
                 first_bytes = first.inner_bytes
-                nodes += (first.nodes - one.nodes) * columns
+                nodes += (first.nodes - one.nodes) * grid.columns
             peak = self._peak(i, j, grid, one.inner_bytes, first_bytes)
-            self._options[key] = self._option(i, j, grid, sample, peak, cost, nodes)
+            added = nodes + self._joins(i, j, grid) - sample.replaced_nodes
+            self._options[key] = Option(grid, peak, cost, added)
         return self._options[key]
 
     def _is_spatial(self, j: int, grid: Grid) -> bool:
@@ -212,12 +212,11 @@ class Segments:
 
     def _carry_cost(self, sample: TileOfSegment, grid: Grid) -> int:
         """Nanoseconds of putting together what tiles take over and what they make."""
-        cost, types = 0, self.sequence.view.types
-        for name, one in sample.tile.carried.items():
-            if one.own is not None:
-                size = prod(extent(one.together))
-                kind = types[name]
-                cost += moving_cost(kind.nbytes * size // max(1, kind.elements))
+        cost = sum(
+            moving_cost(self.sequence.part_bytes(name, extent(one.together)))
+            for name, one in sample.tile.carried.items()
+            if one.own is not None
+        )
         return cost * grid.tiles
 
     def _join_cost(self, i: int, j: int, grid: Grid) -> int:
@@ -231,7 +230,7 @@ class Segments:
 
     def _joins(self, i: int, j: int, grid: Grid) -> int:
         """How many Concats there are."""
-        rows = 0 if len(grid.axes) == 1 else grid.axes[0][1]
+        rows = 0 if len(grid.axes) == 1 else grid.columns
         return len(self.sequence.leaving(i, j)) * (1 + rows)
 
     def _peak(self, i: int, j: int, grid: Grid, inner_bytes: int, first_bytes: int) -> int:
@@ -247,21 +246,6 @@ class Segments:
             before + (total if len(grid.axes) > 1 else 0),
             s.cut_bytes[j] + max(leaving, default=0),
         )
-
-    def _option(
-        self,
-        i: int,
-        j: int,
-        grid: Grid,
-        sample: TileOfSegment,
-        peak_bytes: int,
-        cost: int,
-        nodes: int,
-        region: Region | None = None,
-    ) -> Option:
-        """`nodes`: of all tiles, those that put outputs together apart."""
-        added = nodes + self._joins(i, j, grid) - sample.replaced_nodes
-        return Option(grid, peak_bytes, cost, added, region)
 
     def exactly(self, i: int, j: int, option: Option) -> Option | None:
         """The option with all its tiles planned; remembered in the place of the estimate."""
@@ -295,8 +279,8 @@ class Segments:
         one = footprint(s, run, self.threads, left=made, dying=dying)
         held = s.cut_bytes[i] + s.free_bytes(i, j) - sum(dying.values())
         cost = one.cost + one.moved - sample.replaced_cost
-        nodes = one.nodes - self._joins(i, j, grid)
-        return self._option(i, j, grid, sample, held + one.inner_bytes, cost, nodes, region)
+        added = one.nodes - sample.replaced_nodes
+        return Option(grid, held + one.inner_bytes, cost, added, region)
 
     def _step(self, sample: TileOfSegment, names: tuple[str, ...], grid: Grid) -> int:
         """The ratio of the largest to the smallest resolution inside: cuts at multiples of it hit

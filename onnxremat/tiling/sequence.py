@@ -9,6 +9,7 @@ it again, in tiles.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 
 from onnxremat.graph import TensorKind
 from onnxremat.importer import ImportedModel
@@ -80,6 +81,11 @@ class Sequence:
             self.rules.nbytes(t) if t.kind is TensorKind.ACTIVATION else 0
             for t in self.imported.graph.tensors
         )
+
+    def part_bytes(self, name: str, shape: tuple[int, ...]) -> int:
+        """Bytes of a part of a value; 0 where elements have no size."""
+        kind = self.view.types[name]
+        return kind.nbytes * prod(shape) // max(1, kind.elements) if kind.has_size else 0
 
     @cached_property
     def cut_bytes(self) -> tuple[int, ...]:

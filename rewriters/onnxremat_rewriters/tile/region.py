@@ -227,7 +227,7 @@ class Demand:
 
     def want(self, name: str, box: Box) -> None:
         """A box of a value is needed."""
-        self.wanted[name] = hull(self.wanted[name], box) if name in self.wanted else box
+        _want(self.wanted, name, box)
 
     def node(self, index: int) -> list[NodeTile]:
         """Plan a node for what is wanted of its outputs, each by itself (Split), the last first;
@@ -240,8 +240,8 @@ class Demand:
             taken = _taken_over(self._before.get(name), box)
             if taken is not None and taken.own is not None and _grows(view.site(index)):
                 taken = None
-            if taken is None or taken.own is not None:
-                lacking = box if taken is None or taken.own is None else taken.own
+            lacking = box if taken is None else taken.own
+            if lacking is not None:
                 step = node_step(view, index, output, lacking, *self._options)
                 made.append(NodeTile(index, output, step))
                 for read, needed in _boxes_read(view, index, step):
@@ -255,6 +255,10 @@ class Demand:
             self.there[name] = box
             del self.wanted[name]
         return made
+
+
+def _want(wanted: dict[str, Box], name: str, box: Box) -> None:
+    wanted[name] = hull(wanted[name], box) if name in wanted else box
 
 
 def _grows(site: Site) -> bool:
@@ -392,7 +396,7 @@ def follow(
                         view, index, output_index, wanted[name], threads, allow_rounding
                     )
                     for read, part in _boxes_read(view, index, step):
-                        wanted[read] = hull(wanted[read], part) if read in wanted else part
+                        _want(wanted, read, part)
         except CannotTile as error:
             boundary.update(dict.fromkeys(names, str(error)))
             continue
