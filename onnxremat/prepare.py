@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
-from zipfile import is_zipfile
 
 import onnx
 
@@ -214,7 +213,7 @@ def feed_for(loaded: LoadedModel, options: Options) -> Feed:
     """`prepare_feed` for a model that was read already."""
     dims = dict(options.dims)
     if options.inputs is not None:
-        inputs = _given_inputs(options.inputs, loaded, dims)
+        inputs = load_inputs(options.inputs, loaded.model, dims)
         dims |= {
             f"{name}:{axis}": size
             for name, value in inputs.items()
@@ -227,17 +226,6 @@ def feed_for(loaded: LoadedModel, options: Options) -> Feed:
     recipe = replace(RECIPE, execution_order=ExecutionOrder(options.order))
     recipe = recipe.with_threads(options.threads).with_dimensions(binding.symbols)
     return Feed(loaded, binding, inputs, recipe)
-
-
-def _given_inputs(path: Path, loaded: LoadedModel, dims: Mapping[str, int]) -> Mapping[str, Array]:
-    """`load_inputs`, which says nothing clear of a single array, nor of values without elements."""
-    if path.is_file() and not is_zipfile(path):
-        raise UsageError(f"cannot read inputs from {path}: it is no .npz file")
-    inputs = load_inputs(path, loaded.model, dims)
-    for name, value in inputs.items():
-        if value.size == 0:
-            raise UsageError(f"{path}: input {name!r} has no elements: {list(value.shape)}")
-    return inputs
 
 
 def optimized_feed(feed: Feed, options: Options) -> Feed:

@@ -76,7 +76,8 @@ def load_inputs(
 
     Types that numpy does not know may be stored as unsigned integers of the same size. Raises
     UsageError if the file cannot be read, lacks an input, has one too many, or a type or a shape
-    does not fit; dimensions of one name must agree with each other and with `dims`.
+    does not fit, or a value has no elements; dimensions of one name must agree with each other and
+    with `dims`.
     """
     stored = _read(Path(path))
     specs = input_specs(model)
@@ -90,6 +91,9 @@ def load_inputs(
             raise UsageError(f"{path} has no value for input {spec.name!r}")
         result[spec.name] = _typed(spec, stored[spec.name])
         _check_shape(spec, stored[spec.name].shape, bound)
+    for name, value in result.items():
+        if value.size == 0:
+            raise UsageError(f"{path}: input {name!r} has no elements: {list(value.shape)}")
     return result
 
 
@@ -152,9 +156,10 @@ def _narrowed(values: Array, dtype: np.dtype[Any]) -> Array:
 
 def _read(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise UsageError(f"{path} holds one array: an .npz file with names is needed")
+        stored = np.load(path, allow_pickle=False)
+        if not isinstance(stored, np.lib.npyio.NpzFile):
+            raise UsageError(f"{path} holds one array: it is no .npz file, with names")
+        with stored:
             return {name: stored[name] for name in stored.files}
     except OSError as error:
         reason = error.strerror or str(error)
