@@ -1,6 +1,7 @@
 """The command line: reads options, shows progress, prints results. No planning happens here."""
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -10,12 +11,14 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from onnxremat import cli_options as option
 from onnxremat import report
 from onnxremat.errors import (
     Interrupted,
     LimitExceededError,
+    ModelError,
     NoPlanFoundError,
     OnnxrematError,
     UsageError,
@@ -23,6 +26,7 @@ from onnxremat.errors import (
 from onnxremat.files import check_output, write_file
 from onnxremat.prepare import CHOOSING, COMPILING, PLANNING, Options
 from onnxremat.rewriting import outputs, rewrite
+from onnxremat.text import printable
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
 
 app = typer.Typer(
@@ -33,10 +37,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-_out = Console(highlight=False, soft_wrap=True)
+_out = Console(highlight=False, soft_wrap=True, emoji=False)
+_DETAIL_SHOWN = 200
+_COUNT = re.compile(r"[0-9]{1,1000}")
 _emitted: list[Any] = []
 """Results printed: with --json an error is an object of its own only if there is none yet."""
-_err = Console(stderr=True, highlight=False, soft_wrap=True)
+_err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 class Interrupt:
@@ -68,7 +74,7 @@ class Progress:
         if stage == COMPILING and not self._quiet:
             _err.print(f"onnxremat: {stage}")
         if self._status is not None:
-            self._status.update(f"{stage} ... {detail}")
+            self._status.update(Text(printable(f"{stage} ... {detail}", _DETAIL_SHOWN)))
             self._status.start()
 
     def stop(self) -> None:
@@ -99,7 +105,7 @@ def parse_dims(pairs: list[str]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for pair in pairs:
         name, equals, size = pair.rpartition("=")
-        if not equals or not name or not size.isdigit() or int(size) < 1:
+        if not equals or not name or not _COUNT.fullmatch(size) or int(size) < 1:
             raise UsageError(f"--dim: {pair!r} is not NAME=VALUE with a positive whole number")
         if dims.setdefault(name, int(size)) != int(size):
             raise UsageError(f"--dim: {name} is given as {dims[name]} and as {size}")
@@ -109,7 +115,7 @@ def parse_dims(pairs: list[str]) -> dict[str, int]:
 def _emit(result: Any, text: Callable[[Any], str], *, as_json: bool) -> None:
     _emitted.append(result)
     if as_json:
-        _out.print_json(json.dumps(report.as_json(result)))
+        _out.print_json(json.dumps(report.as_json(result)), ensure_ascii=True)
     else:
         _out.print(text(result), markup=False)
 
@@ -263,17 +269,22 @@ def main() -> None:
     except OnnxrematError as error:
         _err.print(f"onnxremat: {error}", markup=False)
         if "--json" in sys.argv and not _emitted:
-            _out.print_json(json.dumps({"error": str(error), "exit_code": error.exit_code}))
+            _out.print_json(
+                json.dumps({"error": str(error), "exit_code": error.exit_code}), ensure_ascii=True
+            )
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         _err.print("onnxremat: interrupted, nothing was written", markup=False)
         sys.exit(Interrupted.exit_code)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
+    except MemoryError:
+        _err.print("onnxremat: this machine has not enough memory for the model", markup=False)
+        sys.exit(ModelError.exit_code)
     except Exception as error:
         if type(error).__module__.startswith(("click", "typer")) and hasattr(
             error, "format_message"
         ):
-            _err.print(f"onnxremat: {error.format_message()}", markup=False)
+            _err.print(f"onnxremat: {printable(error.format_message())}", markup=False)
             sys.exit(2)
         raise

@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx
 
+from onnxremat.importer.inference import infer_shapes
 from onnxremat.importer.values import ValueType
 from onnxremat.runtimes.order import node_reads
 from onnxremat.runtimes.process import ModelSource, run_job
@@ -63,7 +64,7 @@ def _isolated(answer: Mapping[str, Any]) -> IsolatedNode:
 
 def value_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     """The type of every value that is declared or that shape inference can tell."""
-    graph = onnx.shape_inference.infer_shapes(model).graph
+    graph = (infer_shapes(model) or model).graph
     return {v.name: v.type for v in (*graph.value_info, *graph.input, *graph.output)}
 
 

@@ -18,7 +18,8 @@ from typing import Any
 import onnx
 
 from onnxremat.errors import ModelError, UsageError
-from onnxremat.importer.values import ValueType
+from onnxremat.importer.inference import infer_shapes
+from onnxremat.importer.values import ValueType, runtime_dtype
 from onnxremat.runtimes.isolation import IsolatedNode, isolate
 from onnxremat.runtimes.order import is_constant
 from onnxremat.runtimes.process import ModelSource, run_job
@@ -265,7 +266,7 @@ def _node_profile(
 
 
 def _types(entries: Sequence[Mapping[str, Sequence[int]]]) -> list[ValueType]:
-    return [ValueType(dtype, tuple(shape)) for e in entries for dtype, shape in e.items()]
+    return [ValueType(runtime_dtype(t), tuple(shape)) for e in entries for t, shape in e.items()]
 
 
 def _placed(
@@ -295,8 +296,7 @@ class _Nontensors:
 
     def __contains__(self, name: object) -> bool:
         if self._names is None:
-            inferred = onnx.shape_inference.infer_shapes(self._model)
-            graph = inferred.graph
+            graph = (infer_shapes(self._model) or self._model).graph
             values = (*graph.value_info, *graph.output)
             self._names = {v.name for v in values if v.type.WhichOneof("value") != "tensor_type"}
         return name in self._names
