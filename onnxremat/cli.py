@@ -26,6 +26,7 @@ from onnxremat.errors import (
 from onnxremat.files import check_output, write_file
 from onnxremat.prepare import CHOOSING, COMPILING, PLANNING, Options
 from onnxremat.rewriting import outputs, rewrite
+from onnxremat.runtimes.run_limit import RUN_SECONDS
 from onnxremat.text import printable
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
 
@@ -139,6 +140,7 @@ def rewrite_command(
     allow_op: option.AllowOp = [],  # noqa: B006
     costs: option.Costs = "model",
     time_limit: option.TimeLimit = 10.0,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
     seed: option.Seed = 0,
     verify: option.Verify = True,
@@ -150,7 +152,8 @@ def rewrite_command(
         runtime=runtime, session=session, order=order, optimize=optimize, dims=parse_dims(dim),
         inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
         allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
-        time_limit=time_limit, threads=threads, seed=seed, verify=verify,
+        time_limit=time_limit, run_limit=run_limit, threads=threads, seed=seed,
+        verify=verify,
     )  # fmt: skip
     target, plan = outputs(model, limit, options, output, emit_plan)
     with _progress(quiet=as_json, polite=True) as (progress, interrupt):
@@ -173,6 +176,7 @@ def audit_command(
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
     fail_above: option.FailAbove = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
@@ -182,7 +186,9 @@ def audit_command(
 
     limit = parse_limit(mem) if mem is not None else None
     ceiling = parse_bytes(fail_above, "--fail-above") if fail_above is not None else None
-    options = Options(dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed)
+    options = Options(
+        dims=parse_dims(dim), inputs=inputs, run_limit=run_limit, threads=threads, seed=seed
+    )
     with _progress(quiet=as_json) as (progress, _):
         result = audit(model, options, limit=limit, progress=progress)
     _emit(result, report.audit_text, as_json=as_json)
@@ -202,6 +208,7 @@ def frontier_command(
     html: option.Html = None,
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
@@ -212,7 +219,12 @@ def frontier_command(
 
     chosen = DEFAULT_PLANNERS if planners is None else tuple(planners.split(","))
     options = Options(
-        dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit
+        dims=parse_dims(dim),
+        inputs=inputs,
+        time_limit=time_limit,
+        run_limit=run_limit,
+        threads=threads,
+        seed=seed,
     )
     if html is not None:
         check_output(model, html)
@@ -230,6 +242,7 @@ def verify_command(
     mem: option.LimitToKeep = None,
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
@@ -238,7 +251,9 @@ def verify_command(
     from onnxremat.verification import require, verify_files
 
     limit = parse_limit(mem) if mem is not None else None
-    options = Options(dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed)
+    options = Options(
+        dims=parse_dims(dim), inputs=inputs, run_limit=run_limit, threads=threads, seed=seed
+    )
     with _progress(quiet=as_json) as (progress, _):
         result = verify_files(original, rewritten, options, progress=progress)
     _emit(result, report.verification_text, as_json=as_json)

@@ -3,11 +3,14 @@
 import ctypes
 import os
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 _CONTROL_GROUP = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
+_MEMORY = Path("/proc/meminfo")
+_FIRST_TO_GO = Path("/proc/self/oom_score_adj")
 _LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
 
 
@@ -48,6 +51,32 @@ def _number(file: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdecimal() else None
+
+
+def bound_memory() -> None:
+    """Let this process ask for no more memory than there is, and be the first to go if all is used.
+
+    A model may need any amount; an allocation that is refused is an error with a reason, and one
+    that is granted and not there ends some process, maybe another. Linux alone counts so.
+    """
+    if sys.platform != "linux":
+        return
+    import resource
+
+    limit = memory_bytes() + _swap_bytes()
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    with suppress(OSError):  # Some containers do not let it be written.
+        _FIRST_TO_GO.write_text("1000", encoding="ascii")
+
+
+def _swap_bytes() -> int:
+    for line in _MEMORY.read_text(encoding="ascii").splitlines():
+        if line.startswith("SwapTotal:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 class _MemoryStatus(ctypes.Structure):
