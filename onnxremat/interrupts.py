@@ -9,14 +9,20 @@ Two moments are different. The first Ctrl-C while a command plans that can stop 
 to do so (`requested`). And once files are put in place the command is going to end with 0: signals
 are then ignored.
 
-Nothing is imported here that takes time: this is loaded first.
+Nothing is imported here that takes time: this is loaded first. What comes before, while Python
+itself starts, is left to Python.
 """
+
+from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Callable
-from types import FrameType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
 
 PLACING = "putting the files in place"
 """The stage of a command that is not interrupted any more."""

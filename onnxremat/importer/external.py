@@ -48,6 +48,26 @@ def data_files(model: ModelProto) -> tuple[str, ...]:
     return tuple(sorted({external_location(tensor) for tensor in all_external_tensors(model)}))
 
 
+def with_data(tensor: TensorProto, base_dir: Path, nbytes: int) -> TensorProto:
+    """A copy of an external tensor of `nbytes` that holds its data itself.
+
+    Raises OSError or ValueError if that cannot be read. (onnx's own function of the kind takes
+    folders only whose names are UTF-8.)
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    length = int(entries.get("length", nbytes))
+    if length != nbytes:
+        raise ValueError(f"it has {length} bytes in its file, and takes {nbytes}")
+    with open(base_dir / external_location(tensor), "rb") as file:
+        file.seek(int(entries.get("offset", 0)))
+        data = file.read(nbytes)
+    if len(data) != nbytes:
+        raise ValueError(f"its file has only {len(data)} of its {nbytes} bytes")
+    return TensorProto(
+        name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=data
+    )
+
+
 def check_external_files(model: ModelProto, base_dir: Path) -> None:
     """Raise ModelError if data of the model is not in a file in `base_dir` or below."""
     checked = set()
