@@ -203,7 +203,7 @@ class _Writing:
 def _keep(step: Step) -> None:
     """What stands at the target, under the name of its backup: as a second name of the file, so
     that there is one all the time, where the system has such."""
-    with suppress(OSError):
+    with suppress(OSError, NotImplementedError):
         os.link(step.target, step.backup, follow_symlinks=False)
         return
     os.replace(step.target, step.backup)

@@ -9,6 +9,7 @@ Two moments are different. The first Ctrl-C while a command plans that can stop 
 to do so (`requested`). And once files are put in place the command is going to end with 0: signals
 are then ignored.
 
+This belongs to the command line: nothing here is in force where the package is used from Python.
 Nothing is imported here that takes time: this is loaded first. What comes before, while Python
 itself starts, is left to Python.
 """

@@ -70,7 +70,7 @@ def run(*arguments: object, tmp_path: Path, code: str = MAIN, env: dict[str, str
     options = {"stdout": subprocess.PIPE, **options}
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
         command, env=environment(tmp_path, **(env or {})), cwd=tmp_path,
-        stderr=subprocess.PIPE, text=True, check=False, timeout=300, **options,
+        stderr=subprocess.PIPE, text=True, errors="replace", check=False, timeout=300, **options,
     )  # fmt: skip
 
 

@@ -69,6 +69,7 @@ def test_a_folder_is_gone_with_its_block_and_with_its_process(place: Path) -> No
     assert not own.exists()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_a_fork_keeps_its_hands_off_the_folder_of_its_parent(place: Path) -> None:
     ours = process_folder()
     child = os.fork()
