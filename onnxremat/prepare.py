@@ -250,16 +250,21 @@ def optimized_feed(feed: Feed, options: Options) -> Feed:
     return done
 
 
-def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> Subject:
-    """Everything that planning needs to know of a model. Runs it a few times.
+def prepare(
+    model: Path | LoadedModel, options: Options, progress: ProgressReport = silent
+) -> Subject:
+    """Everything that planning needs to know of a model: a file, or one that was read already.
+
+    It is run a few times.
 
     Raises UsageError or ModelError, as `prepare_feed`; ModelError too if the runtime refuses it.
     """
     progress("reading the model")
-    feed = prepare_feed(path, options)
+    feed = feed_for(model if isinstance(model, LoadedModel) else load(model), options)
     if is_stock(feed.loaded.model):
         raise ModelError(
-            f"{path} was already rewritten for default session options: take the original"
+            f"{feed.loaded.path} was already rewritten for default session options: take the "
+            "original"
         )
     known = {node.op_type for node in feed.loaded.model.graph.node}
     for op_type in options.allow_ops:

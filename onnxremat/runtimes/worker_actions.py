@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxremat.runtimes import resident as memory
+from onnxremat.runtimes.library import native_path
 from onnxremat.runtimes.recipe import Recipe, session_options
 from onnxremat.runtimes.runner import Runner, RuntimeRefusal, refusals, runtime_session
 from onnxremat.runtimes.wire import Array, read_arrays, write_arrays
@@ -61,7 +62,7 @@ def outputs(request: Request) -> dict[str, Any]:
 
 def profile(request: Request) -> dict[str, Any]:
     """Run `runs` times with ONNX Runtime's profiling and memory statistics on."""
-    config = {STATS_CONFIG: str(request.folder / STATS_FILE)}
+    config = {STATS_CONFIG: native_path(request.folder / STATS_FILE)}
     runner = request.runner(0, config=config, profile_prefix=PROFILE_PREFIX)
     for _ in range(request.options["runs"]):
         runner.run()
@@ -78,7 +79,7 @@ def optimize(request: Request) -> dict[str, Any]:
     """
     with refusals(0):
         options = session_options(request.recipes[0])
-        options.optimized_model_filepath = str(request.folder / OPTIMIZED_FILE)
+        options.optimized_model_filepath = native_path(request.folder / OPTIMIZED_FILE)
         for key, value in (
             ("file_name", WEIGHTS_FILE),
             ("min_size_in_bytes", str(_SMALLEST_EXTERNAL_BYTES)),
