@@ -27,7 +27,6 @@ from onnxremat.importer import (
 from onnxremat.planners import compile_kernels, compiled_kernels_cached
 from onnxremat.planners._engine import usable_processors
 from onnxremat.runtimes.compare import different_names
-from onnxremat.runtimes.functions import expand_functions
 from onnxremat.runtimes.inputs import load_inputs, make_inputs
 from onnxremat.runtimes.measure import in_memory, run_outputs
 from onnxremat.runtimes.optimize import Optimized, optimize_offline
@@ -35,6 +34,7 @@ from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
+from onnxremat.runtimes.settle import kept_single, settled
 from onnxremat.runtimes.wire import Array
 from onnxremat_rewriters.release import Released, release
 from onnxremat_rewriters.stock import is_stock
@@ -42,6 +42,12 @@ from onnxremat_rewriters.substitutes import Replaced, Substitution, substitute
 
 COMPILING = "compiling the planner, once on this machine (about 20 s)"
 """A stage worth telling even where progress is not shown."""
+
+UNSETTLED = (
+    "ONNX Runtime executes other nodes than the model has, and does not say which: what it "
+    "measures decides, and plans may miss"
+)
+"""Told where a model cannot be settled; planning goes on."""
 
 PLANNING, CHOOSING = "planning", "choosing regions to tile"
 """The stages that time limits, and that an interruption ends with the best plan so far."""
@@ -179,9 +185,9 @@ class Feed:
 @dataclass(frozen=True)
 class Subject:
     """A model ready for planning. `profile`, `types` (of values, by name) and `imported` belong to
-    the released model, in which nodes that the runtime would expand into functions are expanded
-    too. `replaced` are nodes for which others stand (`with_substitutes`), `rounded` names of nodes
-    that run in tiles and may round differently there."""
+    the released model, which is settled too: its nodes are those that the runtime executes
+    (`runtimes.settle`). `replaced` are nodes for which others stand (`with_substitutes`), `rounded`
+    names of nodes that run in tiles and may round differently there."""
 
     feed: Feed
     released: Released
@@ -195,6 +201,11 @@ class Subject:
     def exact(self) -> bool:
         """Whether it computes the bits of the original."""
         return not self.rounded and all(one.exact for one in self.replaced)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the runtime executes the nodes of the released model as they stand."""
+        return self.profile.is_of(self.released.model, self.feed.recipe.execution_order)
 
     def released_source(self) -> ModelSource:
         """The released model, to be run."""
@@ -274,7 +285,10 @@ def prepare(
         progress("optimizing the model")
         feed = optimized_feed(feed, options)
     progress("running the model to learn sizes, workspace and times")
-    return studied(feed, release(feed.loaded.model), options)
+    subject = studied(feed, settled_release(feed, release(feed.loaded.model)), options)
+    if not subject.settled:
+        progress(UNSETTLED)
+    return subject
 
 
 def with_substitutes(
@@ -302,12 +316,30 @@ def with_substitutes(
     return replace(again, replaced=subject.replaced + made.replaced)
 
 
+def settled_release(feed: Feed, released: Released) -> Released:
+    """The released model with the nodes that the runtime executes, and released again; the argument
+    itself if those are its own."""
+    model = settled(released.model, feed.loaded.base_dir, feed.recipe)
+    if model is released.model:
+        return released
+    again = release(model)
+    return replace(
+        again,
+        dropped_nodes=released.dropped_nodes + again.dropped_nodes,
+        dropped_outputs=released.dropped_outputs + again.dropped_outputs,
+        size_readers=released.size_readers + again.size_readers,
+    )
+
+
 def studied(feed: Feed, released: Released, options: Options) -> Subject:
     """Run a released model and import it."""
-    run = profile_run(released.model, feed.loaded.base_dir, feed.inputs, feed.recipe)
-    if run.expanded:
-        released = release(expand_functions(released.model, run.expanded))
-        run = profile_run(released.model, feed.loaded.base_dir, feed.inputs, feed.recipe)
+    folder = feed.loaded.base_dir
+    run = profile_run(released.model, folder, feed.inputs, feed.recipe)
+    if not run.is_of(released.model, feed.recipe.execution_order):
+        made = settled_release(feed, released)
+        if made is not released:
+            released = made
+            run = profile_run(released.model, folder, feed.inputs, feed.recipe)
     subject_model = replace(feed.loaded, model=released.model)
     types = infer_types(subject_model, feed.binding, measured_types(released.model, run))
     imported = import_model(
@@ -322,6 +354,7 @@ def studied(feed: Feed, released: Released, options: Options) -> Subject:
             else None
         ),
         allow_recompute=options.allow_ops,
+        kept_single=kept_single(released.model),
     )
     return Subject(feed, released, run, types, imported)
 

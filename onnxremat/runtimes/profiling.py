@@ -20,9 +20,9 @@ import onnx
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.importer.values import ValueType
 from onnxremat.runtimes.isolation import IsolatedNode, isolate
-from onnxremat.runtimes.order import is_constant
+from onnxremat.runtimes.order import emulated_order, is_constant
 from onnxremat.runtimes.process import ModelSource, run_job
-from onnxremat.runtimes.recipe import OptimizationLevel, Recipe
+from onnxremat.runtimes.recipe import ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.wire import Array
 from onnxremat.runtimes.workspace import STATISTICS_EXACT, VARIADIC, known_workspace_bytes
 
@@ -53,9 +53,10 @@ class RunProfile:
     `order` has the nodes as they executed, `nodes` tells about each. Constant nodes do not
     execute. `expanded` are nodes that the runtime replaced by the nodes of their function: they
     are in `nodes`, from running each alone, but not in `order`, for their parts do not run
-    together (see `functions`). `foreign` are the op types of nodes that the runtime added
-    (function bodies; casts around what a kernel lacks), as they ran. `unmeasured` are nodes whose
-    workspace may be more than was found, because they could not be run alone.
+    together. `foreign` are the op types of nodes that the runtime added (function bodies; casts
+    around what a kernel lacks), as they ran. `unmeasured` are nodes whose workspace may be more
+    than was found, because they could not be run alone. A model that is settled
+    (`runtimes.settle`) has neither expanded nor foreign nodes.
     """
 
     order: tuple[int, ...]
@@ -63,6 +64,12 @@ class RunProfile:
     expanded: tuple[int, ...] = ()
     foreign: tuple[str, ...] = ()
     unmeasured: tuple[int, ...] = ()
+
+    def is_of(self, model: onnx.ModelProto, mode: ExecutionOrder) -> bool:
+        """Whether the nodes of `model`, and no others, were executed as its file says, in a mode
+        of the runtime. O((n + m) log n)."""
+        expected = tuple(emulated_order(model.graph.node, mode))
+        return not self.expanded and not self.foreign and self.order == expected
 
 
 def profile_run(
@@ -79,19 +86,8 @@ def profile_run(
     the runtime refuses the model; UsageError if the recipe lets it optimize, because nodes that
     were merged cannot be told apart.
     """
-    if recipe.optimization is not OptimizationLevel.NONE:
-        raise UsageError("profiling needs a recipe without optimizations (save the optimized file)")
-    if runs < 1:
-        raise UsageError(f"{runs} runs: at least one is needed")
     recipe = replace(recipe, mem_pattern=False)
-    source = ModelSource(model=named_copy(model), base_dir=Path(base_dir))
-    try:
-        with run_job("profile", [source], [recipe], inputs, options={"runs": runs}) as job:
-            events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
-            stats = (job.folder / job.answer["stats"]).read_text(encoding="utf-8")
-    except ModelError as error:
-        raise ModelError(_with_own_names(model, str(error))) from error
-    seen = read_profile(model, events, stats)
+    seen = seen_run(model, base_dir, inputs, recipe, runs)
     asked = [v for v in seen.order if _needs_isolation(model.graph.node[v])]
     twin = _twins(model, seen, [*asked, *seen.expanded])
     made = {
@@ -103,6 +99,30 @@ def profile_run(
     alone = isolate(model, base_dir, inputs, recipe, sorted(set(twin.values())), made)
     found = {v: alone[twin[v]] for v in twin if twin[v] in alone}
     return _with_isolated(model, seen, found, asked)
+
+
+def seen_run(
+    model: onnx.ModelProto,
+    base_dir: Path | str,
+    inputs: Mapping[str, Array],
+    recipe: Recipe,
+    runs: int = 1,
+) -> RunProfile:
+    """`profile_run` without running any node alone: enough for the order, and quick. Of workspace
+    it has what the runtime's statistics tell, and nothing about expanded nodes."""
+    if recipe.optimization is not OptimizationLevel.NONE:
+        raise UsageError("profiling needs a recipe without optimizations (save the optimized file)")
+    if runs < 1:
+        raise UsageError(f"{runs} runs: at least one is needed")
+    settings = replace(recipe, mem_pattern=False)
+    source = ModelSource(model=named_copy(model), base_dir=Path(base_dir))
+    try:
+        with run_job("profile", [source], [settings], inputs, options={"runs": runs}) as job:
+            events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
+            stats = (job.folder / job.answer["stats"]).read_text(encoding="utf-8")
+    except ModelError as error:
+        raise ModelError(_with_own_names(model, str(error))) from error
+    return read_profile(model, events, stats)
 
 
 def _with_own_names(model: onnx.ModelProto, message: str) -> str:
@@ -265,7 +285,12 @@ def _node_profile(
 
 
 def _types(entries: Sequence[Mapping[str, Sequence[int]]]) -> list[ValueType]:
-    return [ValueType(dtype, tuple(shape)) for e in entries for dtype, shape in e.items()]
+    return [ValueType(_onnx_name(t), tuple(shape)) for e in entries for t, shape in e.items()]
+
+
+def _onnx_name(element: str) -> str:
+    """`float8e4m3fn` and `int4` for what the profile calls `Float8E4M3FN` and `Int4x2`."""
+    return re.sub(r"^(u?int[24])x\d$", r"\1", element.lower())
 
 
 def _placed(

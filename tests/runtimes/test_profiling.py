@@ -11,13 +11,13 @@ from onnx import TensorProto, helper
 
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.runtimes import profiling
-from onnxremat.runtimes.functions import expand_functions
 from onnxremat.runtimes.inputs import make_inputs
 from onnxremat.runtimes.isolation import isolate
 from onnxremat.runtimes.measure import in_memory, measure_activation
 from onnxremat.runtimes.order import priority_order
 from onnxremat.runtimes.profiling import RunProfile, inner_nodes, named_copy, profile_run
 from onnxremat.runtimes.recipe import RECIPE, STOCK
+from onnxremat.runtimes.settle import settled
 from onnxremat.runtimes.workspace import STATISTICS_EXACT, ValueType, known_workspace_bytes
 from tests.runtimes.build import (
     BOOL,
@@ -166,12 +166,11 @@ def test_nodes_that_the_runtime_expands_are_listed_and_told_about() -> None:
         assert found.nodes[v].outputs == (BIG,)
         assert found.nodes[v].time_ns > 0
         assert abs(found.nodes[v].workspace_bytes - TENSOR_BYTES) < SLACK_BYTES
-    expanded = expand_functions(graph, found.expanded)
+    expanded = settled(graph, Path.cwd(), RECIPE_1)
     again = profiled(expanded)
     assert again.expanded == again.foreign == ()
     assert again.order == tuple(range(len(expanded.graph.node)))
     assert {"a", "b", "c", "y"} <= {o for n in expanded.graph.node for o in n.output}
-    assert expand_functions(graph, ()) == graph
 
 
 def test_casts_around_missing_kernels_are_foreign_and_types_are_those_of_the_run() -> None:
