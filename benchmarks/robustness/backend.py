@@ -108,7 +108,7 @@ def _runner(test: BackendTest, model: Path, target: str) -> Callable[[], int]:
 
         try:
             made = direct.run(model, feed_of(test))
-        except Exception as error:  # the runtime has a dozen kinds of its own
+        except direct.REFUSALS as error:
             sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}\n")
             return 1
         Path(target).write_bytes(pickle.dumps(made))

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto
+from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 ort: Any = onnxruntime
 
@@ -26,6 +27,17 @@ FOREIGN = {
 
 class CannotFeed(Exception):
     """Values that cannot be handed to ONNX Runtime from Python."""
+
+
+REFUSALS: tuple[type[Exception], ...] = (
+    *(t for t in vars(native).values() if isinstance(t, type) and issubclass(t, Exception)),
+    RuntimeError,
+    ValueError,
+    TypeError,
+    MemoryError,
+    CannotFeed,
+)
+"""What opening or running a model raises that ONNX Runtime does not take."""
 
 
 def session(path: Path) -> Any:
@@ -134,7 +146,9 @@ def random_feed(shapes: Sequence[tuple[str, str, Sequence[int]]], seed: int) -> 
         if kind == "string":
             feed[name] = rng.choice(["a", "b", "ccc"], shape).astype(object)
         elif kind in ("float", "double", "float16"):
-            feed[name] = rng.standard_normal(shape).astype(np.dtype("f4" if kind == "float" else kind))
+            feed[name] = rng.standard_normal(shape).astype(
+                np.dtype("f4" if kind == "float" else kind)
+            )
         elif kind == "bool" or kind.lstrip("u").removeprefix("int").isdigit():
             feed[name] = rng.integers(0, 2, shape).astype(kind)
         else:

@@ -14,18 +14,24 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import onnxremat
 import onnxremat_rewriters
 from benchmarks.robustness import direct, seeds
-from benchmarks.robustness.judging import NOTICES, Line
+from benchmarks.robustness.judging import NOTICES, SESSION_FILE, Line, in_parallel
 
 SECONDS = 240.0
 """Compiling kernels without a cache is in it."""
 
 DONE, REFUSED, EITHER = (0,), (2, 5), (0, 2, 5)
-_NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all")
+_RIGHTS = "-all,+dac_read_search"
+_NOBODY = (
+    "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", f"--inh-caps={_RIGHTS}",
+    f"--ambient-caps={_RIGHTS}", "--",
+)  # fmt: skip
+"""Somebody who may read everything, as root's files are read, and write nothing."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,7 @@ def _link_to_itself(folder: Path) -> None:
 
 
 _C = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+_MODEL = "mödel-模型.onnx"
 _NO_HOME = {"HOME": None, "XDG_CACHE_HOME": None, "NUMBA_CACHE_DIR": None}
 _LOCKED = {**_NO_HOME, "HOME": "/proc/none"}
 
@@ -85,10 +92,10 @@ PLACES = (
     Place("as it is"),
     Place("no HOME", environment=_NO_HOME),
     Place("nobody, without a home", environment=_LOCKED, nobody=True),
-    Place("nobody, read-only package without a cache", environment=_LOCKED, nobody=True, copied=True),
+    Place("nobody, read-only package, no cache", environment=_LOCKED, nobody=True, copied=True),
     Place("LANG=C", environment=_C),
     Place("TMPDIR missing", environment={"TMPDIR": "/nonexistent/tmp"}),
-    Place("TMPDIR missing, no HOME, nobody", environment={**_LOCKED, "TMPDIR": "/nonexistent"}, nobody=True),
+    Place("nobody, TMPDIR missing", environment={**_LOCKED, "TMPDIR": "/none"}, nobody=True),
     Place("stdout full", shell='exec "$@" >/dev/full', codes=EITHER),
     Place("stdout closed", shell='exec "$@" >&-', codes=EITHER),
     Place("stderr full", shell='exec "$@" 2>/dev/full'),
@@ -96,9 +103,9 @@ PLACES = (
     Place("stdin closed", shell='exec "$@" <&-'),
     Place("all closed", shell='exec "$@" <&- >&- 2>&-', codes=EITHER),
     Place("stdout a pipe that nobody reads", shell='"$@" | true'),
-    Place("paths not ASCII", prepare=_renamed("mödel-模型.onnx"), model="mödel-模型.onnx", output="out/é.onnx"),
-    Place("paths not ASCII, LANG=C", environment=_C, prepare=_renamed("mödel-模型.onnx"),
-          model="mödel-模型.onnx", output="out/é.onnx"),
+    Place("paths not ASCII", prepare=_renamed(_MODEL), model=_MODEL, output="out/é.onnx"),
+    Place("paths not ASCII, LANG=C", environment=_C, prepare=_renamed(_MODEL), model=_MODEL,
+          output="out/é.onnx"),
     Place("a path that is not UTF-8", prepare=_renamed("m\udcff.onnx"), model="m\udcff.onnx",
           output="out/n\udcfe.onnx"),
     Place("a path with a line break", prepare=_renamed("m\n\x1b[2J.onnx"), model="m\n\x1b[2J.onnx"),
@@ -122,8 +129,9 @@ class Tried:
     skipped: str = ""
 
 
-def try_place(place: Place, root: Path) -> Tried:
-    """Rewrite a small model there."""
+def try_place(root: Path, number: int) -> Tried:
+    """Rewrite a small model in place `number`."""
+    place = PLACES[number]
     if place.nobody and (os.geteuid() != 0 or shutil.which(_NOBODY[0]) is None):
         return Tried(place.name, None, "", (), "only root can become nobody")
     folder = Path(tempfile.mkdtemp(dir=root))
@@ -142,7 +150,7 @@ def try_place(place: Place, root: Path) -> Tried:
         child = subprocess.Popen(
             ["sh", "-c", place.shell, "sh", *_command(place)],
             cwd=folder, env=kept, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=errors, start_new_session=True, preexec_fn=place.before,
+            stderr=errors, start_new_session=True, preexec_fn=place.before,  # noqa: PLW1509
         )  # fmt: skip
     try:
         code: int | None = child.wait(SECONDS)
@@ -189,26 +197,27 @@ def _wrong(place: Place, folder: Path, code: int | None, said: Sequence[str]) ->
     if target.is_file():
         try:
             direct.session(target)
-        except Exception as error:
+        except direct.REFUSALS as error:
             wrong.append(f"the file cannot be opened: {str(error)[:100]}")
-    left = [path.name for path in (folder / "tmp").iterdir()]
+    left = [path.name for path in (folder / "tmp").iterdir() if path.name != SESSION_FILE]
     left += [path.name for path in (folder / "out").iterdir() if path != target]
     return [*wrong, *(f"left: {name}" for name in left)]
 
 
 def run_environments(
-    places: Sequence[Place] = PLACES, report: Callable[[Tried], None] = print
+    jobs: int, only: str = "", report: Callable[[Tried], None] = print
 ) -> list[Tried]:
-    """Try all places, one after another."""
+    """Try all places, or those whose name contains `only`."""
+    numbers = [i for i, place in enumerate(PLACES) if only in place.name]
     found = []
     with tempfile.TemporaryDirectory(prefix="robustness-") as name:
         root = Path(name)
         root.chmod(0o755)
-        for place in places:
-            tried = try_place(place, root)
+        for tried in in_parallel(partial(try_place, root), numbers, jobs):
             report(tried)
             found.append(tried)
-    return found
+    names = [place.name for place in PLACES]
+    return sorted(found, key=lambda one: names.index(one.place))
 
 
 def lines(tried: Sequence[Tried]) -> Iterator[Line]:

@@ -19,6 +19,9 @@ MOST_PEAK_BYTES = 4 << 30
 NOTICES = ("onnxremat: compiling the planner", "onnxremat: warning")
 """Beginnings of lines on stderr that are no errors."""
 
+SESSION_FILE = ".ses"
+"""ONNX Runtime writes it to the folder for temporary files when it is imported."""
+
 _T, _R = TypeVar("_T"), TypeVar("_R")
 
 
@@ -89,7 +92,8 @@ def faults(
 
 def temporary_left(folder: Path) -> list[str]:
     """Names in the folder for temporary files of `run_product`."""
-    return sorted(path.name for path in (folder / "tmp").iterdir())
+    names = (path.name for path in (folder / "tmp").iterdir())
+    return sorted(name for name in names if name != SESSION_FILE)
 
 
 def in_parallel(

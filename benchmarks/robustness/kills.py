@@ -1,4 +1,4 @@
-"""Commands ended by signals at random moments: what they leave, and what the next start makes of it.
+"""Commands ended by signals at random moments: what they leave, also after the next start.
 
 A kill is a real process in a session of its own. The moment is uniform over the time that the same
 command takes when it is left alone. The signal goes to the process alone, or to its group as on a
@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.robustness import direct, seeds
-from benchmarks.robustness.judging import Line, in_parallel
+from benchmarks.robustness.judging import Line, in_parallel, temporary_left
 from benchmarks.robustness.processes import ORPHAN_SECONDS, end_orphans
 
 END_SECONDS = 60.0
@@ -36,14 +36,23 @@ INTERRUPTED = 130
 _QUICK = ("--time-limit", "1")
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "rewrite": ("rewrite", "model.onnx", "--mem", "min", *_QUICK, "-o", "out/new.onnx"),
-    "rewrite 70%": (
-        "rewrite", "model.onnx", "--mem", "70%", *_QUICK, "-o", "out/new.onnx",
+    "rewrite with a plan": (
+        "rewrite", "model.onnx", "--mem", "100%", *_QUICK, "-o", "out/new.onnx",
         "--emit-plan", "out/new.json",
     ),
     "replace": ("rewrite", "model.onnx", "--mem", "min", *_QUICK, "-o", "out/old.onnx"),
     "audit": ("audit", "model.onnx"),
 }  # fmt: skip
-NEXT = ("rewrite", "model.onnx", "--mem", "min", "--time-limit", "0.1", "--no-verify", "--no-tiling")
+NEXT = (
+    "rewrite",
+    "model.onnx",
+    "--mem",
+    "min",
+    "--time-limit",
+    "0.1",
+    "--no-verify",
+    "--no-tiling",
+)
 _OLD = b"an older file"
 
 
@@ -190,7 +199,7 @@ def _output(folder: Path, arguments: Sequence[str], code: int) -> list[str]:
     if there:
         try:
             direct.session(target)
-        except Exception as error:
+        except direct.REFUSALS as error:
             wrong.append(f"a partial output: {str(error)[:100]}")
     return wrong
 
@@ -198,8 +207,12 @@ def _output(folder: Path, arguments: Sequence[str], code: int) -> list[str]:
 def _left(folder: Path) -> list[str]:
     """Temporary files in both places where they may be."""
     ours = {"new.onnx", "old.onnx", "new.json", "next.onnx", seeds.DATA}
-    found = [path.name for path in (folder / "tmp").iterdir()]
-    return sorted([*found, *(p.name for p in (folder / "out").iterdir() if p.name not in ours)])
+    return sorted(
+        [
+            *temporary_left(folder),
+            *(p.name for p in (folder / "out").iterdir() if p.name not in ours),
+        ]
+    )
 
 
 def _next_start(folder: Path) -> list[str]:
@@ -241,4 +254,10 @@ def lines(kills: Sequence[Kill]) -> Iterator[Line]:
             words = ", ".join(f"exit {code}: {codes[code]}" for code in sorted(codes, key=str))
             slowest = max(k.seconds_to_end for k in these)
             to = "to the group" if group else "to the process"
-            yield Line("kills", f"{sent.name} {to}", len(these), f"{words}; at most {slowest:.1f} s to the end", wrong)
+            yield Line(
+                "kills",
+                f"{sent.name} {to}",
+                len(these),
+                f"{words}; at most {slowest:.1f} s to the end",
+                wrong,
+            )

@@ -1,7 +1,7 @@
 """What the product states that it does not do: refusals that are right of models that run.
 
-Every row: a pattern of the message, the exit code, and the limit in words. `docs/models.md` explains
-them. A refusal that fits no row is a fault.
+Every row: a pattern of the message, the exit code, and the limit in words, which `docs/models.md`
+explains. A refusal that fits no row is a fault.
 """
 
 import re

@@ -19,10 +19,49 @@ INTEGERS = (0, 1, -1, 2, 3, 7, 64, 99, 1 << 20, 2**31 - 1, 2**31, -(2**31), 2**4
 INTEGERS += (-(2**63),)
 FLOATS = (0.0, -1.0, 1e-30, 1e30, float("inf"), float("-inf"), float("nan"))
 TEXTS = ("", "x", "y", "a", "\x1b[2J\x1b]0;t\x07", "line\nbreak", "\x00", "é\u202e", "n" * 6000)
-TEXTS += ("../../x", "/dev/zero", "/dev/full", "weights.bin", ".", "ai.onnx", "com.microsoft", "own")
-OPS = ("Relu", "Identity", "Add", "MatMul", "Concat", "Split", "Reshape", "Cast", "Conv", "Constant")
-OPS += ("Loop", "If", "Scan", "RandomNormalLike", "Dropout", "NonZero", "Optional", "Shape", "Swish")
-OPS += ("SequenceConstruct", "Softmax", "Resize", "Einsum", "NoSuchOp", "Transpose", "Expand", "Tile")
+TEXTS += (
+    "../../x",
+    "/dev/zero",
+    "/dev/full",
+    "weights.bin",
+    ".",
+    "ai.onnx",
+    "com.microsoft",
+    "own",
+)
+OPS = (
+    "Relu",
+    "Identity",
+    "Add",
+    "MatMul",
+    "Concat",
+    "Split",
+    "Reshape",
+    "Cast",
+    "Conv",
+    "Constant",
+)
+OPS += (
+    "Loop",
+    "If",
+    "Scan",
+    "RandomNormalLike",
+    "Dropout",
+    "NonZero",
+    "Optional",
+    "Shape",
+    "Swish",
+)
+OPS += (
+    "SequenceConstruct",
+    "Softmax",
+    "Resize",
+    "Einsum",
+    "NoSuchOp",
+    "Transpose",
+    "Expand",
+    "Tile",
+)
 LOCATIONS = ("../weights.bin", "/dev/zero", "/etc/hostname", "missing.bin", "", ".", "l" * 6000)
 LOCATIONS += ("model.onnx", "weights.bin", "a/../weights.bin", "\x00", "/proc/self/mem")
 
@@ -156,7 +195,9 @@ def _change_list(proto: Message, message: Message, field: FieldDescriptor, rng: 
             values.append(_value(field, _zero(field), rng))
         return "first of"
     at = int(rng.integers(len(values)))
-    kind = str(rng.choice(["delete", "double", "swap", "clear", "change"], p=[0.3, 0.2, 0.2, 0.1, 0.2]))
+    kind = str(
+        rng.choice(["delete", "double", "swap", "clear", "change"], p=[0.3, 0.2, 0.2, 0.1, 0.2])
+    )
     if kind == "delete":
         del values[at]
     elif kind == "double":
@@ -273,7 +314,9 @@ def other_shape(proto: onnx.ModelProto, rng: Random) -> str:
     size = int(_pick(rng, INTEGERS))
     if rng.random() < 0.1:
         more = int(rng.choice([1, 8, 100]))
-        dims.extend([1] * more if is_tensor else [onnx.TensorShapeProto.Dimension(dim_value=1)] * more)
+        dims.extend(
+            [1] * more if is_tensor else [onnx.TensorShapeProto.Dimension(dim_value=1)] * more
+        )
         return f"{more} dimensions more"
     if not len(dims):
         return ""
@@ -387,7 +430,9 @@ def other_record(proto: onnx.ModelProto, rng: Random) -> str:
             words = _change_json(data, rng)
             entry.value = json.dumps(data)
             return f"record: {words}"
-    proto.metadata_props.add(key=RECORD, value=str(_pick(rng, ["{}", "[]", "1", "null", '{"version": 2}'])))
+    proto.metadata_props.add(
+        key=RECORD, value=str(_pick(rng, ["{}", "[]", "1", "null", '{"version": 2}']))
+    )
     return "record added"
 
 

@@ -27,7 +27,7 @@ ORPHAN_SECONDS = 5.0
 """So long may what a process started live on after it."""
 
 GUARD_BYTES = 8 << 30
-"""No process here may hold more than this of its own (it then gets no memory, and has to say so)."""
+"""No process may hold more than this of its own (it then gets no memory, and has to say so)."""
 
 _SUBREAPER = 36
 _OUTPUT, _ERRORS = "stdout.txt", "stderr.txt"
@@ -118,7 +118,7 @@ def spawned(
     with (folder / _OUTPUT).open("wb") as output, (folder / _ERRORS).open("wb") as errors:
         child = subprocess.Popen(
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=errors, start_new_session=True, preexec_fn=guard_memory,
+            stderr=errors, start_new_session=True, preexec_fn=guard_memory,  # noqa: PLW1509
         )  # fmt: skip
     ended = _wait(child.pid, start, seconds, folder)
     child.returncode = 0  # it was waited for here
@@ -131,7 +131,7 @@ def guard_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-class leaving:  # noqa: N801 - reads as a word
+class leaving:
     """Inside, a forked process never gets back into the code of its parent."""
 
     def __enter__(self) -> None:
@@ -182,7 +182,7 @@ def ended_as(function: Callable[[], int]) -> int:
         code: object = function()
     except SystemExit as stop:
         code = stop.code
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - as the interpreter does
         traceback.print_exc()
         code = 1
     try:

@@ -224,8 +224,12 @@ def quantized() -> onnx.ModelProto:
             k = Mul (f, us)
             y = Add (k, d)
         }""",
-        values=[_stored("s", 0.02, np.float32), _stored("z", 128, np.uint8), _stored("zi", 0, np.int8)],
-    )  # fmt: skip
+        values=[
+            _stored("s", 0.02, np.float32),
+            _stored("z", 128, np.uint8),
+            _stored("zi", 0, np.int8),
+        ],
+    )
     rng = np.random.default_rng(1)
     model.graph.initializer.extend(
         _stored(name, rng.integers(-9, 9, shape), np.int8)
@@ -340,7 +344,8 @@ def chain() -> onnx.ModelProto:
         steps.append(f"v{i} = {op} (v{i - 1})")
     steps += [f"s{i} = Add (v{i}, v{23 - i})" for i in range(4)]
     steps += ["m1 = Mul (s0, s1)", "m2 = Mul (s2, s3)", "y = Sub (m1, m2)"]
-    return _model(f"net (float[16,16] x) => (float[16,16] y) {{ {chr(10).join(steps)} }}", {"w": (16, 16)})  # fmt: skip
+    text = " ".join(steps)
+    return _model(f"net (float[16,16] x) => (float[16,16] y) {{ {text} }}", {"w": (16, 16)})
 
 
 def custom() -> onnx.ModelProto:
