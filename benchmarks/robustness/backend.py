@@ -169,7 +169,7 @@ def run_suite(
 ) -> list[Verdict]:
     """The verdict of each model, or of every so many-th, or of those whose name contains `only`."""
     with tempfile.TemporaryDirectory(prefix="robustness-") as root:
-        tests = [test for test in store(Path(root), KINDS) if only in test.name][::every]
+        tests = store(Path(root), every=every, only=only)
         found = []
         for verdict in in_parallel(judge, tests, jobs):
             report(verdict)

@@ -31,21 +31,31 @@ class BackendTest:
         return stored
 
 
-def store(root: Path, kinds: tuple[str, ...] = KINDS) -> list[BackendTest]:
-    """Make all tests of these kinds and store them in folders of `root`."""
+def store(root: Path, *, every: int = 1, only: str = "") -> list[BackendTest]:
+    """Store every so many-th of the tests whose name contains `only`, in folders of `root`."""
     tests = []
+    number = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for kind in kinds:
+        for kind in KINDS:
             for name, model, values in _node_tests() if kind == "node" else _stored_tests(kind):
-                folder = root / f"{kind}-{name}"
-                folder.mkdir(parents=True)
-                (folder / "model.onnx").write_bytes(model.SerializeToString())
-                given = [value.name for value in model.graph.input]
-                feed = dict(zip(given, values, strict=False))
-                (folder / "feed.pickle").write_bytes(pickle.dumps(feed))
-                tests.append(BackendTest(name, kind, folder))
+                if only in name:
+                    if number % every == 0:
+                        tests.append(_store(root, kind, name, model, values))
+                    number += 1
     return tests
+
+
+def _store(
+    root: Path, kind: str, name: str, model: onnx.ModelProto, values: list[Any]
+) -> BackendTest:
+    folder = root / f"{kind}-{name}"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    given = [value.name for value in model.graph.input]
+    feed = dict(zip(given, values, strict=False))
+    (folder / "feed.pickle").write_bytes(pickle.dumps(feed))
+    return BackendTest(name, kind, folder)
 
 
 def _node_tests() -> Iterator[tuple[str, onnx.ModelProto, list[Any]]]:
