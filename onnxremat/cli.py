@@ -21,8 +21,10 @@ from onnxremat.errors import (
     UsageError,
 )
 from onnxremat.files import check_output, write_file
-from onnxremat.prepare import CHOOSING, COMPILING, PLANNING, Options
+from onnxremat.prepare import CHOOSING, COMPILING, PLANNING, Options, ProgressReport
+from onnxremat.progress import Progress
 from onnxremat.rewriting import outputs, rewrite
+from onnxremat.runtimes.measure_time import MEASURE_SECONDS
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
 
 app = typer.Typer(
@@ -55,34 +57,18 @@ class Interrupt:
         raise KeyboardInterrupt
 
 
-class Progress:
-    """What the command is doing, on the last line of the terminal (nothing when piped)."""
-
-    def __init__(self, interrupt: Interrupt, *, quiet: bool) -> None:
-        self._interrupt = interrupt
-        self._quiet = quiet
-        self._status = None if quiet or not _err.is_terminal else _err.status("")
-
-    def __call__(self, stage: str, detail: str = "") -> None:
-        self._interrupt.planning = stage in (PLANNING, CHOOSING)
-        if stage == COMPILING and not self._quiet:
-            _err.print(f"onnxremat: {stage}")
-        if self._status is not None:
-            self._status.update(f"{stage} ... {detail}")
-            self._status.start()
-
-    def stop(self) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-
 @contextmanager
-def _progress(*, quiet: bool, polite: bool = False) -> Iterator[tuple[Progress, Interrupt]]:
+def _progress(*, quiet: bool, polite: bool = False) -> Iterator[tuple[ProgressReport, Interrupt]]:
     interrupt = Interrupt(polite=polite)
     before = signal.signal(signal.SIGINT, interrupt)
-    progress = Progress(interrupt, quiet=quiet)
+    progress = Progress(_err, quiet=quiet, announced=COMPILING)
+
+    def report_progress(stage: str, detail: str = "") -> None:
+        interrupt.planning = stage in (PLANNING, CHOOSING)
+        progress(stage, detail)
+
     try:
-        yield progress, interrupt
+        yield report_progress, interrupt
     except KeyboardInterrupt:
         raise Interrupted("interrupted, nothing was written") from None
     except NoPlanFoundError:
@@ -133,6 +119,7 @@ def rewrite_command(
     allow_op: option.AllowOp = [],  # noqa: B006
     costs: option.Costs = "model",
     time_limit: option.TimeLimit = 10.0,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     threads: option.Threads = None,
     seed: option.Seed = 0,
     verify: option.Verify = True,
@@ -144,7 +131,8 @@ def rewrite_command(
         runtime=runtime, session=session, order=order, optimize=optimize, dims=parse_dims(dim),
         inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
         allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
-        time_limit=time_limit, threads=threads, seed=seed, verify=verify,
+        time_limit=time_limit, measure_limit=measure_limit, threads=threads, seed=seed,
+        verify=verify,
     )  # fmt: skip
     target, plan = outputs(model, limit, options, output, emit_plan)
     with _progress(quiet=as_json, polite=True) as (progress, interrupt):
@@ -168,6 +156,7 @@ def audit_command(
     inputs: option.Inputs = None,
     fail_above: option.FailAbove = None,
     threads: option.Threads = None,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
@@ -176,7 +165,9 @@ def audit_command(
 
     limit = parse_limit(mem) if mem is not None else None
     ceiling = parse_bytes(fail_above, "--fail-above") if fail_above is not None else None
-    options = Options(dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed)
+    options = Options(
+        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit, seed=seed
+    )
     with _progress(quiet=as_json) as (progress, _):
         result = audit(model, options, limit=limit, progress=progress)
     _emit(result, report.audit_text, as_json=as_json)
@@ -197,6 +188,7 @@ def frontier_command(
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
     threads: option.Threads = None,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
@@ -206,8 +198,9 @@ def frontier_command(
 
     chosen = DEFAULT_PLANNERS if planners is None else tuple(planners.split(","))
     options = Options(
-        dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit
-    )
+        dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit,
+        measure_limit=measure_limit,
+    )  # fmt: skip
     if html is not None:
         check_output(model, html)
     with _progress(quiet=as_json) as (progress, _):
@@ -225,6 +218,7 @@ def verify_command(
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
     threads: option.Threads = None,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
@@ -232,7 +226,9 @@ def verify_command(
     from onnxremat.verification import require, verify_files
 
     limit = parse_limit(mem) if mem is not None else None
-    options = Options(dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed)
+    options = Options(
+        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit, seed=seed
+    )
     with _progress(quiet=as_json) as (progress, _):
         result = verify_files(original, rewritten, options, progress=progress)
     _emit(result, report.verification_text, as_json=as_json)

@@ -30,11 +30,13 @@ from onnxremat.runtimes.compare import different_names
 from onnxremat.runtimes.functions import expand_functions
 from onnxremat.runtimes.inputs import load_inputs, make_inputs
 from onnxremat.runtimes.measure import in_memory, run_outputs
+from onnxremat.runtimes.measure_time import MEASURE_SECONDS
 from onnxremat.runtimes.optimize import Optimized, optimize_offline
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
+from onnxremat.runtimes.watching import Listener
 from onnxremat.runtimes.wire import Array
 from onnxremat_rewriters.release import Released, release
 from onnxremat_rewriters.stock import is_stock
@@ -59,6 +61,12 @@ class ProgressReport(Protocol):
     """Called with what is being done, and now and then with how it is going."""
 
     def __call__(self, stage: str, detail: str = "") -> None: ...
+
+
+def stage(progress: ProgressReport, name: str) -> Listener:
+    """Announces a stage; what is returned takes how it is going (see `runtimes.watching`)."""
+    progress(name)
+    return lambda detail: progress(name, detail)
 
 
 def silent(stage: str, detail: str = "") -> None:
@@ -89,6 +97,11 @@ class Options:
     smallest peak 40% and 60%), tiles come next, and if those come to nothing, whole ops have what
     is left. A tenth of what whole ops have is kept for planning again what takes more in the
     runtime than it was planned to.
+
+    `measure_limit`: the seconds that measuring the model may take beyond the runs that have to be
+    made: half for counting scratch node by node, a quarter for profiled runs, a quarter for the
+    peaks of the original and the released model. What they do not suffice for is estimated, and
+    the result says so. A model in tiles, or with substitutes, is measured with as many again.
     """
 
     runtime: str = "ort-cpu"
@@ -104,6 +117,7 @@ class Options:
     allow_ops: tuple[str, ...] = ()
     costs: str = "model"
     time_limit: float = 10.0
+    measure_limit: float = MEASURE_SECONDS
     threads: int | None = None
     seed: int = 0
     verify: bool = True
@@ -268,8 +282,8 @@ def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> 
     if options.optimize != OptimizationLevel.NONE:
         progress("optimizing the model")
         feed = optimized_feed(feed, options)
-    progress("running the model to learn sizes, workspace and times")
-    return studied(feed, release(feed.loaded.model), options)
+    listener = stage(progress, "running the model to learn sizes, workspace and times")
+    return studied(feed, release(feed.loaded.model), options, listener)
 
 
 def with_substitutes(
@@ -297,12 +311,25 @@ def with_substitutes(
     return replace(again, replaced=subject.replaced + made.replaced)
 
 
-def studied(feed: Feed, released: Released, options: Options) -> Subject:
-    """Run a released model and import it."""
-    run = profile_run(released.model, feed.loaded.base_dir, feed.inputs, feed.recipe)
+def studied(
+    feed: Feed, released: Released, options: Options, listener: Listener | None = None
+) -> Subject:
+    """Run a released model and import it. `listener` hears how the runs are going."""
+
+    def run_profiled(model: onnx.ModelProto) -> RunProfile:
+        return profile_run(
+            model,
+            feed.loaded.base_dir,
+            feed.inputs,
+            feed.recipe,
+            seconds=options.measure_limit,
+            listener=listener,
+        )
+
+    run = run_profiled(released.model)
     if run.expanded:
         released = release(expand_functions(released.model, run.expanded))
-        run = profile_run(released.model, feed.loaded.base_dir, feed.inputs, feed.recipe)
+        run = run_profiled(released.model)
     subject_model = replace(feed.loaded, model=released.model)
     types = infer_types(subject_model, feed.binding, measured_types(released.model, run))
     imported = import_model(

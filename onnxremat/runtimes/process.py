@@ -26,6 +26,7 @@ import onnx
 import onnxremat
 from onnxremat.errors import ModelError
 from onnxremat.runtimes.recipe import Recipe
+from onnxremat.runtimes.watching import Listener, watching
 from onnxremat.runtimes.wire import Array, read_arrays, write_arrays
 
 REQUEST, RESULT = "request.json", "result.json"
@@ -82,11 +83,12 @@ def run_job(
     *,
     options: Mapping[str, Any] | None = None,
     malloc_threshold_bytes: int | None = None,
+    listener: Listener | None = None,
 ) -> Iterator[Job]:
     """Execute models in a child; the job's files exist inside the `with` block.
 
-    `action` and `options` are those of `worker`. Raises ModelError with one line if the runtime
-    refuses or crashes.
+    `action` and `options` are those of `worker`; `listener` hears what the child is doing. Raises
+    ModelError with one line if the runtime refuses or crashes.
     """
     with TemporaryDirectory(prefix="onnxremat-") as name:
         folder = Path(name)
@@ -98,7 +100,9 @@ def run_job(
             "options": dict(options or {}),
         }
         (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        yield Job(execute(folder, sources, malloc_threshold_bytes), folder)
+        with watching(folder, listener):
+            answer = execute(folder, sources, malloc_threshold_bytes)
+        yield Job(answer, folder)
 
 
 def _write_model(folder: Path, index: int, source: ModelSource) -> dict[str, str | None]:

@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnxremat.runtimes.isolation import isolate
 
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.runtimes import profiling
 from onnxremat.runtimes.functions import expand_functions
 from onnxremat.runtimes.inputs import make_inputs
-from onnxremat.runtimes.isolation import isolate
 from onnxremat.runtimes.measure import in_memory, measure_activation
 from onnxremat.runtimes.order import priority_order
 from onnxremat.runtimes.profiling import RunProfile, inner_nodes, named_copy, profile_run
