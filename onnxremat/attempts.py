@@ -328,5 +328,5 @@ def _limits(
             f"after {format_seconds(better.seconds)}",
         )
 
-    progress(PLANNING)
+    progress(PLANNING, f"at most {options.time_limit:g} s in all")
     return Limits(seed=options.seed, on_progress=report, stop=stop)

@@ -24,8 +24,10 @@ from onnxremat.errors import (
 )
 from onnxremat.files import write_files
 from onnxremat.interrupts import INTERRUPTS, PLACING
-from onnxremat.prepare import CHOOSING, COMPILING, PLANNING, Options
+from onnxremat.prepare import CHOOSING, COMPILING, PLANNING, Options, ProgressReport
+from onnxremat.progress import Progress
 from onnxremat.rewriting import outputs, rewrite
+from onnxremat.runtimes.measure_time import MEASURE_SECONDS
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
 
 app = typer.Typer(
@@ -50,40 +52,25 @@ _out = _Console(highlight=False, soft_wrap=True)
 _err = _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-class Progress:
-    """What the command is doing, on the last line of the terminal (nothing when piped)."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._status = None if quiet or not _err.is_terminal else _err.status("")
-
-    def __call__(self, stage: str, detail: str = "") -> None:
-        INTERRUPTS.planning = stage in (PLANNING, CHOOSING)
-        if stage == PLACING:
-            INTERRUPTS.finish()
-        if stage == COMPILING and not self._quiet:
-            _tell(f"onnxremat: {stage}")
-        if self._status is not None:
-            self._status.update(f"{stage} ... {detail}")
-            self._status.start()
-
-    def stop(self) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-
 @contextmanager
-def _progress(*, quiet: bool, polite: bool = False) -> Iterator[Progress]:
+def _progress(*, quiet: bool, polite: bool = False) -> Iterator[ProgressReport]:
     """Around the work of a command: what others left is removed before it, and its own if a signal
     ends it. A `polite` one can stop planning early (`INTERRUPTS.requested`)."""
     from onnxremat.temporary import sweep
 
     INTERRUPTS.clean_up = _clean_up
     INTERRUPTS.polite, INTERRUPTS.requested = polite, False
-    progress = Progress(quiet=quiet)
+    progress = Progress(_err, _tell, quiet=quiet, announced=COMPILING)
+
+    def report_progress(stage: str, detail: str = "") -> None:
+        INTERRUPTS.planning = stage in (PLANNING, CHOOSING)
+        if stage == PLACING:
+            INTERRUPTS.finish()
+        progress(stage, detail)
+
     try:
         sweep()
-        yield progress
+        yield report_progress
     except NoPlanFoundError:
         if INTERRUPTS.requested:
             raise Interrupted("interrupted before a plan met the limit") from None
@@ -176,6 +163,7 @@ def rewrite_command(
     allow_op: option.AllowOp = [],  # noqa: B006
     costs: option.Costs = "model",
     time_limit: option.TimeLimit = 10.0,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     threads: option.Threads = None,
     seed: option.Seed = 0,
     verify: option.Verify = True,
@@ -187,7 +175,8 @@ def rewrite_command(
         runtime=runtime, session=session, order=order, optimize=optimize, dims=parse_dims(dim),
         inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
         allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
-        time_limit=time_limit, threads=threads, seed=seed, verify=verify,
+        time_limit=time_limit, measure_limit=measure_limit, threads=threads, seed=seed,
+        verify=verify,
     )  # fmt: skip
     target, plan = outputs(model, limit, options, output, emit_plan)
     with _progress(quiet=as_json, polite=True) as progress:
@@ -211,6 +200,7 @@ def audit_command(
     inputs: option.Inputs = None,
     fail_above: option.FailAbove = None,
     threads: option.Threads = None,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
@@ -219,7 +209,9 @@ def audit_command(
 
     limit = parse_limit(mem) if mem is not None else None
     ceiling = parse_bytes(fail_above, "--fail-above") if fail_above is not None else None
-    options = Options(dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed)
+    options = Options(
+        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit, seed=seed
+    )
     with _progress(quiet=as_json) as progress:
         result = audit(model, options, limit=limit, progress=progress)
     _emit(result, report.audit_text, as_json=as_json)
@@ -240,6 +232,7 @@ def frontier_command(
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
     threads: option.Threads = None,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
@@ -249,8 +242,9 @@ def frontier_command(
 
     chosen = DEFAULT_PLANNERS if planners is None else tuple(planners.split(","))
     options = Options(
-        dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit
-    )
+        dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit,
+        measure_limit=measure_limit,
+    )  # fmt: skip
     with _progress(quiet=as_json) as progress:
         result = frontier(
             model, options, planners=chosen, budgets=budgets, output=html, progress=progress
@@ -269,6 +263,7 @@ def verify_command(
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
     threads: option.Threads = None,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
@@ -276,7 +271,9 @@ def verify_command(
     from onnxremat.verification import require, verify_files
 
     limit = parse_limit(mem) if mem is not None else None
-    options = Options(dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed)
+    options = Options(
+        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit, seed=seed
+    )
     with _progress(quiet=as_json) as progress:
         result = verify_files(original, rewritten, options, progress=progress)
     _emit(result, report.verification_text, as_json=as_json)

@@ -29,12 +29,14 @@ from onnxremat.planners._engine import usable_processors
 from onnxremat.runtimes.compare import different_names
 from onnxremat.runtimes.inputs import load_inputs, make_inputs
 from onnxremat.runtimes.measure import in_memory, run_outputs
+from onnxremat.runtimes.measure_time import MEASURE_SECONDS
 from onnxremat.runtimes.optimize import Optimized, optimize_offline
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
 from onnxremat.runtimes.settle import kept_single, settled
+from onnxremat.runtimes.watching import Listener
 from onnxremat.runtimes.wire import Array
 from onnxremat_rewriters.release import Released, release
 from onnxremat_rewriters.stock import is_stock
@@ -67,6 +69,12 @@ class ProgressReport(Protocol):
     def __call__(self, stage: str, detail: str = "") -> None: ...
 
 
+def stage(progress: ProgressReport, name: str) -> Listener:
+    """Announces a stage; what is returned takes how it is going (see `runtimes.watching`)."""
+    progress(name)
+    return lambda detail: progress(name, detail)
+
+
 def silent(stage: str, detail: str = "") -> None:
     """A ProgressReport that reports nothing."""
 
@@ -95,6 +103,11 @@ class Options:
     smallest peak 40% and 60%), tiles come next, and if those come to nothing, whole ops have what
     is left. A tenth of what whole ops have is kept for planning again what takes more in the
     runtime than it was planned to.
+
+    `measure_limit`: the seconds that measuring the model may take beyond the runs that have to be
+    made: half for counting scratch node by node, a quarter for profiled runs, a quarter for the
+    peaks of the original and the released model. What they do not suffice for is estimated, and
+    the result says so. A model in tiles, or with substitutes, is measured with as many again.
     """
 
     runtime: str = "ort-cpu"
@@ -110,6 +123,7 @@ class Options:
     allow_ops: tuple[str, ...] = ()
     costs: str = "model"
     time_limit: float = 10.0
+    measure_limit: float = MEASURE_SECONDS
     threads: int | None = None
     seed: int = 0
     verify: bool = True
@@ -284,8 +298,9 @@ def prepare(
     if options.optimize != OptimizationLevel.NONE:
         progress("optimizing the model")
         feed = optimized_feed(feed, options)
-    progress("running the model to learn sizes, workspace and times")
-    subject = studied(feed, settled_release(feed, release(feed.loaded.model)), options)
+    listener = stage(progress, "running the model to learn sizes, workspace and times")
+    released = settled_release(feed, release(feed.loaded.model))
+    subject = studied(feed, released, options, listener)
     if not subject.settled:
         progress(UNSETTLED)
     return subject
@@ -331,15 +346,27 @@ def settled_release(feed: Feed, released: Released) -> Released:
     )
 
 
-def studied(feed: Feed, released: Released, options: Options) -> Subject:
-    """Run a released model and import it."""
-    folder = feed.loaded.base_dir
-    run = profile_run(released.model, folder, feed.inputs, feed.recipe)
+def studied(
+    feed: Feed, released: Released, options: Options, listener: Listener | None = None
+) -> Subject:
+    """Run a released model and import it. `listener` hears how the runs are going."""
+
+    def run_profiled(model: onnx.ModelProto) -> RunProfile:
+        return profile_run(
+            model,
+            feed.loaded.base_dir,
+            feed.inputs,
+            feed.recipe,
+            seconds=options.measure_limit,
+            listener=listener,
+        )
+
+    run = run_profiled(released.model)
     if not run.is_of(released.model, feed.recipe.execution_order):
         made = settled_release(feed, released)
         if made is not released:
             released = made
-            run = profile_run(released.model, folder, feed.inputs, feed.recipe)
+            run = run_profiled(released.model)
     subject_model = replace(feed.loaded, model=released.model)
     types = infer_types(subject_model, feed.binding, measured_types(released.model, run))
     imported = import_model(

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx
 
+from onnxremat.attribution import MeasuredPeak
 from onnxremat.auditing import Audit, HeldTensor
 from onnxremat.plan import PlanStatus
 from onnxremat.planners import PlannerInfo
@@ -24,6 +25,8 @@ from onnxremat_rewriters.stock import OrderCheck, StockModel, StockResult
 from onnxremat_rewriters.substitutes import Replaced
 
 _HELD_SHOWN = 10
+_ESTIMATED_SHOWN = _BEYOND_SHOWN = 3
+_BEYOND_BYTES = 65536
 _NAME_SHOWN = 48
 _REGIONS_SHOWN = 4
 _LEFT_OUT = (onnx.ModelProto, StaticPlan, StockModel, OrderCheck)
@@ -267,9 +270,15 @@ def audit_text(result: Audit) -> str:
             ("", f"{format_bytes(result.released_peak_bytes)} measured, no unread value held")
         )
     rows.append(("", f"{format_bytes(peak.nbytes)} by the model of memory"))
-    rows.append(("at step", f"{peak.step + 1} of {peak.steps}: {_shown(peak.op)} ({peak.op_type})"))
-    if peak.workspace_bytes:
-        rows.append(("workspace there", format_bytes(peak.workspace_bytes)))
+    own = f"{peak.step + 1} of {peak.steps}: {_shown(peak.op)} ({peak.op_type})"
+    if result.measured_peak is None:
+        rows.append(("at step", own))
+        if peak.workspace_bytes:
+            rows.append(("workspace there", format_bytes(peak.workspace_bytes)))
+    else:
+        rows.extend(_measured_rows(result.measured_peak))
+        rows.append(("by the model at", f"step {own}"))
+    rows.extend(estimated_rows(result.estimated, result.estimated_reason))
     rows.append(("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"))
     rows.append(("reordering alone", _reordered(result)))
     rows.append(("in tiles", _in_tiles(result.tiling)))
@@ -277,7 +286,62 @@ def audit_text(result: Audit) -> str:
         rows.append(
             ("limit", f"{format_bytes(result.limit_bytes)}: {_verdict(result, result.limit_bytes)}")
         )
+    measured = result.measured_peak
+    if measured is not None and measured.op is not None:
+        return "\n\n".join([table(rows), _measured_table(measured)])
     return "\n\n".join([table(rows), _held_table(peak.held)])
+
+
+def _measured_rows(measured: MeasuredPeak) -> list[tuple[str, str]]:
+    """Where the measured peak is, if it is not where the model of memory has its own."""
+    rows = []
+    if measured.op is None:
+        rows.append(("at", f"an unknown node: {measured.reason}"))
+    else:
+        rows.append(("at", f"{_shown(measured.op)} ({measured.op_type}), by counting node by node"))
+        if measured.scratch_bytes:
+            rows.append(
+                ("workspace there", f"{format_bytes(measured.scratch_bytes)} counted, "
+                                    f"{format_bytes(measured.modelled_scratch_bytes)} by the model")
+            )  # fmt: skip
+    beyond = [
+        f"{format_bytes(one.beyond_bytes)} made by {_shown(one.made_by)}"
+        for one in sorted(measured.held, key=lambda one: -one.beyond_bytes)[:_BEYOND_SHOWN]
+        if one.beyond_bytes > _BEYOND_BYTES
+    ]
+    if beyond:
+        rows.append(("not in the model", ", ".join(beyond)))
+    unexplained = measured.unexplained_bytes
+    if measured.op is None or measured.reason:
+        more = "more" if unexplained >= 0 else "less"
+        why = f" than was seen there: {measured.reason}" if measured.op is not None else ""
+        rows.append(("unexplained", f"{format_bytes(abs(unexplained))} {more}{why}"))
+    return rows
+
+
+def estimated_rows(nodes: Sequence[str], reason: str) -> list[tuple[str, str]]:
+    """Which ops' scratch is no measured figure, if there are any."""
+    if not nodes:
+        return []
+    more = len(nodes) - _ESTIMATED_SHOWN
+    named = ", ".join(map(_shown, nodes[:_ESTIMATED_SHOWN])) + (
+        f" and {more} more" if more > 0 else ""
+    )
+    return [("estimated", f"the workspace of {named} ({reason})")]
+
+
+def _measured_table(measured: MeasuredPeak) -> str:
+    header = ("held at the peak", "counted", "by the model", "made by")
+    lines = [
+        (_shown(", ".join(one.values)), format_bytes(one.nbytes), format_bytes(one.modelled_bytes),
+         f"{_shown(one.made_by)} ({one.op_type})")
+        for one in measured.held[:_HELD_SHOWN]
+    ]  # fmt: skip
+    table = columns([header, *lines])
+    rest = measured.held[_HELD_SHOWN:]
+    if rest:
+        table += f"\nand {len(rest)} smaller, {format_bytes(sum(t.nbytes for t in rest))} together"
+    return table
 
 
 def _reordered(result: Audit) -> str:

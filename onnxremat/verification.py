@@ -18,6 +18,7 @@ from onnxremat.prepare import (
     feed_for,
     optimized_feed,
     silent,
+    stage,
 )
 from onnxremat.runtimes.compare import Rounding, different_names, rounding
 from onnxremat.runtimes.measure import (
@@ -28,6 +29,7 @@ from onnxremat.runtimes.measure import (
     measure_times,
     run_outputs,
 )
+from onnxremat.runtimes.measure_time import MEASURE_SECONDS, PEAK_SHARE, TIMES_SHARE
 from onnxremat.runtimes.order import is_constant
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import seen_run
@@ -97,8 +99,11 @@ def verify(
     progress: ProgressReport = silent,
     measured: tuple[PeakMeasurement, PeakMeasurement] | None = None,
     reference: ModelSource | None = None,
+    measure_limit: float = MEASURE_SECONDS,
 ) -> Verification:
     """Run both models: outputs, order, peaks (`measured` if they are known already), times.
+
+    Peaks and times are taken from fewer runs where more would take longer than `measure_limit`.
 
     `reference`: the model whose bits count, if that is not the original.
 
@@ -117,14 +122,26 @@ def verify(
     apart = None if reference is None else rounding(run_outputs(old, inputs, recipe), got)
     progress("comparing the executed order with the plan")
     in_order = executed_as_written(rewritten, inputs, recipe)
-    progress("measuring memory")
     if measured is None:
-        before = measure_activation(old, inputs, recipe)
-        after = measure_activation(new, inputs, recipe)
+        before, after = (
+            measure_activation(
+                model,
+                inputs,
+                recipe,
+                seconds=PEAK_SHARE * measure_limit,
+                listener=stage(progress, f"measuring the memory of the {name} model"),
+            )
+            for name, model in (("original", old), ("rewritten", new))
+        )
     else:
         before, after = measured
-    progress("measuring times")
-    times = measure_times([old, new], inputs, [recipe, recipe])
+    times = measure_times(
+        [old, new],
+        inputs,
+        [recipe, recipe],
+        seconds=TIMES_SHARE * measure_limit,
+        listener=stage(progress, "measuring times"),
+    )
     return Verification(
         different,
         deterministic,
@@ -184,11 +201,25 @@ def _compared(
         recipe = recipe.with_threads(options.threads)
     if record.recipe.optimization is not OptimizationLevel.NONE:
         recipe = record.recipe if options.threads is None else STOCK.with_threads(options.threads)
-        result = verify_stock(feed.loaded, other.loaded, feed.inputs, recipe, progress=progress)
+        result = verify_stock(
+            feed.loaded,
+            other.loaded,
+            feed.inputs,
+            recipe,
+            progress=progress,
+            measure_limit=options.measure_limit,
+        )
         return result if record.exact else _rounded(result, feed, other, recipe)
     if record.optimized is not None:
         feed = optimized_feed(feed, replace(options, optimize=record.optimized.level))
-    result = verify(feed.loaded, other.loaded, feed.inputs, recipe, progress=progress)
+    result = verify(
+        feed.loaded,
+        other.loaded,
+        feed.inputs,
+        recipe,
+        progress=progress,
+        measure_limit=options.measure_limit,
+    )
     return result if record.exact else _rounded(result, feed, other, recipe)
 
 
@@ -226,6 +257,7 @@ def verify_stock(
     recipe: Recipe,
     *,
     progress: ProgressReport = silent,
+    measure_limit: float = MEASURE_SECONDS,
 ) -> Verification:
     """`verify` for a file that is opened with default options: its peaks are resident memory.
 
@@ -256,8 +288,13 @@ def verify_stock(
         resident_peak(measure_session(one.model, one.base_dir, inputs, recipe, repeats=2))
         for one in (original, rewritten)
     )
-    progress("measuring times")
-    times = measure_times([old, new], inputs, [recipe, recipe])
+    times = measure_times(
+        [old, new],
+        inputs,
+        [recipe, recipe],
+        seconds=TIMES_SHARE * measure_limit,
+        listener=stage(progress, "measuring times"),
+    )
     return Verification(
         different,
         deterministic,

@@ -20,6 +20,7 @@ import onnx
 from onnxremat.errors import ModelError
 from onnxremat.runtimes.child import run_child
 from onnxremat.runtimes.recipe import Recipe
+from onnxremat.runtimes.watching import Listener, watching
 from onnxremat.runtimes.wire import Array, read_arrays, write_arrays
 from onnxremat.temporary import temporary_folder
 
@@ -76,11 +77,12 @@ def run_job(
     *,
     options: Mapping[str, Any] | None = None,
     malloc_threshold_bytes: int | None = None,
+    listener: Listener | None = None,
 ) -> Iterator[Job]:
     """Execute models in a child; the job's files exist inside the `with` block.
 
-    `action` and `options` are those of `worker`. Raises ModelError with one line if the runtime
-    refuses or crashes.
+    `action` and `options` are those of `worker`; `listener` hears what the child is doing. Raises
+    ModelError with one line if the runtime refuses or crashes.
     """
     with temporary_folder() as folder:
         request = {
@@ -91,7 +93,9 @@ def run_job(
             "options": dict(options or {}),
         }
         (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        yield Job(execute(folder, sources, malloc_threshold_bytes), folder)
+        with watching(folder, listener):
+            answer = execute(folder, sources, malloc_threshold_bytes)
+        yield Job(answer, folder)
 
 
 def _write_model(folder: Path, index: int, source: ModelSource) -> dict[str, str | None]:

@@ -35,7 +35,7 @@ class StaticTarget(Target):
     tolerance = 0.1
 
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
-        self.subject, self._progress, self._seed = subject, progress, options.seed
+        self.subject, self._progress, self._options = subject, progress, options
         self.recipe = subject.feed.recipe
         progress("placing the buffers of the model's own order")
         plan = self._placed(own_schedule(subject.imported, self.recipe.execution_order))
@@ -48,7 +48,7 @@ class StaticTarget(Target):
             self.rules,
             alignment_bytes=self.rules.alignment_bytes,
             seconds=_OFFSET_SECONDS,
-            seed=self._seed,
+            seed=self._options.seed,
         )
 
     def expected_bytes(self, plan: Plan) -> int:
@@ -63,7 +63,9 @@ class StaticTarget(Target):
         return Made(rewritten, rewritten.model, _arena(static), static=static)
 
     def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
-        return verify_in_recipe(self.subject, made, final, self.original, self._progress)
+        return verify_in_recipe(
+            self.subject, made, final, self.original, self._options, self._progress
+        )
 
 
 def _arena(plan: StaticPlan) -> PeakMeasurement:

@@ -10,7 +10,7 @@ from onnxremat.graph import Graph
 from onnxremat.importer import ImportedModel
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Plan
-from onnxremat.prepare import ProgressReport, Subject
+from onnxremat.prepare import Options, ProgressReport, Subject
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMeasurement
 from onnxremat.runtimes.order import default_order, emulated_order, is_constant, priority_order
@@ -78,6 +78,7 @@ def verify_in_recipe(
     made: Made,
     final: onnx.ModelProto,
     original: PeakMeasurement,
+    options: Options,
     progress: ProgressReport,
 ) -> Verification:
     """Both models compared under the recipe's session options; peaks are those known already.
@@ -92,6 +93,7 @@ def verify_in_recipe(
         feed.recipe,
         progress=progress,
         measured=(original, made.measured),
+        measure_limit=options.measure_limit,
         reference=None if subject.exact else subject.released_source(),
     )
 
