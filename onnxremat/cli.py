@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ from onnxremat import report
 from onnxremat.errors import (
     Interrupted,
     LimitExceededError,
+    ModelError,
     NoPlanFoundError,
     OnnxrematError,
     UsageError,
@@ -28,6 +30,8 @@ from onnxremat.prepare import CHOOSING, COMPILING, PLANNING, Options, ProgressRe
 from onnxremat.progress import Progress
 from onnxremat.rewriting import outputs, rewrite
 from onnxremat.runtimes.measure_time import MEASURE_SECONDS
+from onnxremat.runtimes.run_limit import RUN_SECONDS
+from onnxremat.text import printable
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
 
 app = typer.Typer(
@@ -38,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+_COUNT = re.compile(r"[0-9]{1,1000}")
 
 
 class _Console(Console):
@@ -48,8 +53,8 @@ class _Console(Console):
 
 
 _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EIO)
-_out = _Console(highlight=False, soft_wrap=True)
-_err = _Console(stderr=True, highlight=False, soft_wrap=True)
+_out = _Console(highlight=False, soft_wrap=True, emoji=False)
+_err = _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 @contextmanager
@@ -96,7 +101,7 @@ def parse_dims(pairs: list[str]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for pair in pairs:
         name, equals, size = pair.rpartition("=")
-        if not equals or not name or not size.isdigit() or int(size) < 1:
+        if not equals or not name or not _COUNT.fullmatch(size) or int(size) < 1:
             raise UsageError(f"--dim: {pair!r} is not NAME=VALUE with a positive whole number")
         if dims.setdefault(name, int(size)) != int(size):
             raise UsageError(f"--dim: {name} is given as {dims[name]} and as {size}")
@@ -123,9 +128,8 @@ def _emit(
 
 
 def _print_json(data: Any) -> None:
-    """ASCII alone where the output is no UTF-8: all else would be escaped as JSON does not know."""
-    utf8 = _out.encoding.lower().replace("-", "") == "utf8"
-    _out.print_json(json.dumps(data), ensure_ascii=not utf8)
+    """ASCII alone: a terminal obeys some characters, and not every output takes the others."""
+    _out.print_json(json.dumps(data), ensure_ascii=True)
 
 
 def _tell(line: str) -> None:
@@ -164,6 +168,7 @@ def rewrite_command(
     costs: option.Costs = "model",
     time_limit: option.TimeLimit = 10.0,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
     seed: option.Seed = 0,
     verify: option.Verify = True,
@@ -175,7 +180,8 @@ def rewrite_command(
         runtime=runtime, session=session, order=order, optimize=optimize, dims=parse_dims(dim),
         inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
         allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
-        time_limit=time_limit, measure_limit=measure_limit, threads=threads, seed=seed,
+        time_limit=time_limit, measure_limit=measure_limit, run_limit=run_limit, threads=threads,
+        seed=seed,
         verify=verify,
     )  # fmt: skip
     target, plan = outputs(model, limit, options, output, emit_plan)
@@ -199,6 +205,7 @@ def audit_command(
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
     fail_above: option.FailAbove = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
@@ -210,8 +217,9 @@ def audit_command(
     limit = parse_limit(mem) if mem is not None else None
     ceiling = parse_bytes(fail_above, "--fail-above") if fail_above is not None else None
     options = Options(
-        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit, seed=seed
-    )
+        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
+        run_limit=run_limit, seed=seed,
+    )  # fmt: skip
     with _progress(quiet=as_json) as progress:
         result = audit(model, options, limit=limit, progress=progress)
     _emit(result, report.audit_text, as_json=as_json)
@@ -231,6 +239,7 @@ def frontier_command(
     html: option.Html = None,
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
@@ -243,7 +252,7 @@ def frontier_command(
     chosen = DEFAULT_PLANNERS if planners is None else tuple(planners.split(","))
     options = Options(
         dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit,
-        measure_limit=measure_limit,
+        measure_limit=measure_limit, run_limit=run_limit,
     )  # fmt: skip
     with _progress(quiet=as_json) as progress:
         result = frontier(
@@ -262,6 +271,7 @@ def verify_command(
     mem: option.LimitToKeep = None,
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
@@ -272,8 +282,9 @@ def verify_command(
 
     limit = parse_limit(mem) if mem is not None else None
     options = Options(
-        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit, seed=seed
-    )
+        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
+        run_limit=run_limit, seed=seed,
+    )  # fmt: skip
     with _progress(quiet=as_json) as progress:
         result = verify_files(original, rewritten, options, progress=progress)
     _emit(result, report.verification_text, as_json=as_json)
@@ -322,11 +333,13 @@ def _run() -> int:
             raise
         _discard(sys.stdout)
         return _failed(f"cannot write to standard output: {error.strerror}", UsageError.exit_code)
+    except MemoryError:
+        return _failed("this machine has not enough memory for the model", ModelError.exit_code)
     except Exception as error:
         if type(error).__module__.startswith(("click", "typer")) and hasattr(
             error, "format_message"
         ):
-            _tell(f"onnxremat: {error.format_message()}")
+            _tell(f"onnxremat: {printable(error.format_message())}")
             return UsageError.exit_code
         raise
     if code == Interrupted.exit_code:  # typer returns it for a KeyboardInterrupt

@@ -118,6 +118,14 @@ MeasureLimit = Annotated[
         "what they do not suffice for is estimated, and marked.",
     ),
 ]
+RunLimit = Annotated[
+    float,
+    typer.Option(
+        min=1,
+        max=864000,
+        help="Seconds after which a process that runs the model is held to run for ever.",
+    ),
+]
 Verify = Annotated[
     bool, typer.Option("--verify/--no-verify", help="Run both models and compare every bit.")
 ]

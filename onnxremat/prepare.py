@@ -5,6 +5,7 @@
 `audit`, `rewrite` and `verify` all start here.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
+from onnxremat.runtimes.run_limit import RUN_SECONDS, limit_runs
 from onnxremat.runtimes.settle import kept_single, settled
 from onnxremat.runtimes.watching import Listener
 from onnxremat.runtimes.wire import Array
@@ -108,6 +110,9 @@ class Options:
     made: half for counting scratch node by node, a quarter for profiled runs, a quarter for the
     peaks of the original and the released model. What they do not suffice for is estimated, and
     the result says so. A model in tiles, or with substitutes, is measured with as many again.
+
+    `run_limit`: the seconds after which a process that runs the model is held to run for ever
+    (see `runtimes.run_limit`; where runs are known to take long, later ones have more).
     """
 
     runtime: str = "ort-cpu"
@@ -124,6 +129,7 @@ class Options:
     costs: str = "model"
     time_limit: float = 10.0
     measure_limit: float = MEASURE_SECONDS
+    run_limit: float = RUN_SECONDS
     threads: int | None = None
     seed: int = 0
     verify: bool = True
@@ -142,6 +148,9 @@ class Options:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise UsageError(f"--seed: {self.seed} is negative")
+        for option, seconds in (("--time-limit", self.time_limit), ("--run-limit", self.run_limit)):
+            if not 0 <= seconds < math.inf:
+                raise UsageError(f"{option}: {seconds} is no number of seconds")
         _require_one_of("--costs", self.costs, COST_SOURCES)
         _require_one_of("--session", self.session, SESSIONS)
         _require_one_of("--runtime", self.runtime, RUNTIMES)
@@ -235,7 +244,8 @@ def prepare_feed(path: Path, options: Options) -> Feed:
 
 
 def feed_for(loaded: LoadedModel, options: Options) -> Feed:
-    """`prepare_feed` for a model that was read already."""
+    """`prepare_feed` for a model that was read already. Its runs are limited from now on."""
+    limit_runs(options.run_limit)
     dims = dict(options.dims)
     if options.inputs is not None:
         inputs = load_inputs(options.inputs, loaded.model, dims)

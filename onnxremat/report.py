@@ -18,6 +18,7 @@ from onnxremat.runtimes.compare import Rounding
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMethod
 from onnxremat.runtimes.recipe import ExecutionOrder
+from onnxremat.text import printable
 from onnxremat.tiling import TilingPlan
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat.verification import Verification
@@ -28,6 +29,7 @@ _HELD_SHOWN = 10
 _ESTIMATED_SHOWN = _BEYOND_SHOWN = 3
 _BEYOND_BYTES = 65536
 _NAME_SHOWN = 48
+_LINE_SHOWN = 4000
 _REGIONS_SHOWN = 4
 _LEFT_OUT = (onnx.ModelProto, StaticPlan, StockModel, OrderCheck)
 
@@ -391,6 +393,7 @@ def _held_table(held: Sequence[HeldTensor]) -> str:
 
 def _shown(name: str) -> str:
     """A name as a table has room for it; exporters write some that are hundreds of letters long."""
+    name = printable(name)
     half = _NAME_SHOWN // 2
     return name if len(name) <= _NAME_SHOWN else f"{name[:half]}...{name[-half:]}"
 
@@ -402,13 +405,14 @@ def planners_text(planners: Sequence[PlannerInfo]) -> str:
 
 
 def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Labels and texts, one under the other."""
+    """Labels and texts, one under the other, each on its line whatever names it holds."""
     width = max(len(label) for label, _ in rows)
-    return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+    return "\n".join(printable(f"{label:<{width}}  {text}", _LINE_SHOWN) for label, text in rows)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells in columns of equal width."""
+    """Rows of cells in columns of equal width, each on its line whatever names it holds."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -18,7 +18,8 @@ from typing import Any
 import onnx
 
 from onnxremat.errors import ModelError, UsageError
-from onnxremat.importer.values import ValueType
+from onnxremat.importer.inference import infer_shapes
+from onnxremat.importer.values import ValueType, runtime_dtype
 from onnxremat.runtimes.measure_time import HEAP_SHARE, MEASURE_SECONDS, PROFILE_SHARE
 from onnxremat.runtimes.node_heap import CountedHeap, count_heap
 from onnxremat.runtimes.order import emulated_order, is_constant
@@ -278,12 +279,7 @@ def _node_profile(
 
 
 def _types(entries: Sequence[Mapping[str, Sequence[int]]]) -> list[ValueType]:
-    return [ValueType(_onnx_name(t), tuple(shape)) for e in entries for t, shape in e.items()]
-
-
-def _onnx_name(element: str) -> str:
-    """`float8e4m3fn` and `int4` for what the profile calls `Float8E4M3FN` and `Int4x2`."""
-    return re.sub(r"^(u?int[24])x\d$", r"\1", element.lower())
+    return [ValueType(runtime_dtype(t), tuple(shape)) for e in entries for t, shape in e.items()]
 
 
 def _placed(
@@ -313,8 +309,7 @@ class _Nontensors:
 
     def __contains__(self, name: object) -> bool:
         if self._names is None:
-            inferred = onnx.shape_inference.infer_shapes(self._model)
-            graph = inferred.graph
+            graph = (infer_shapes(self._model) or self._model).graph
             values = (*graph.value_info, *graph.output)
             self._names = {v.name for v in values if v.type.WhichOneof("value") != "tensor_type"}
         return name in self._names

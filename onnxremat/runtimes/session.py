@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession, IOBinding
 
 from onnxremat.errors import ModelError, UsageError
+from onnxremat.importer.load import parsed, read_content
 from onnxremat.runtimes import recipe as recipes
 from onnxremat.runtimes.layout import layout_width
 from onnxremat.runtimes.library import RUNTIME_ERRORS, model_content, native_path
@@ -38,9 +37,9 @@ def open_session(
     recipe = record.recipe if threads is None else record.recipe.with_threads(threads)
     if providers:
         recipe = replace(recipe, provider=_provider_name(providers[0]))
-    options = recipes.session_options(recipe)
     chosen = list(providers) if providers else recipes.providers(recipe)
     try:
+        options = recipes.session_options(recipe)
         return PlannedSession(file, record, options, chosen)
     except RUNTIME_ERRORS as error:
         raise ModelError(f"ONNX Runtime refuses {file}: {one_line(str(error))}") from error
@@ -188,13 +187,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _record(file: Path) -> PlanRecord:
-    if not file.is_file():
-        raise UsageError(f"{file} is no file" if file.exists() else f"there is no file {file}")
-    try:
-        model = onnx.load(file, load_external_data=False)
-    except DecodeError as error:
-        raise ModelError(f"{file} is not an ONNX model") from error
-    record = file_record(model, file)
+    record = file_record(parsed(read_content(file), file), file)
     if record is None:
         raise UsageError(f"{file} holds no onnxremat plan: open it with onnxruntime itself")
     return record
