@@ -1,4 +1,8 @@
-"""The command line: reads options, shows progress, prints results. No planning happens here."""
+"""The command line: reads options, shows progress, prints results. No planning happens here.
+
+What a command needs is imported when it runs: help and versions answer without loading onnx, the
+runtime or any solver.
+"""
 
 import json
 import signal
@@ -12,7 +16,6 @@ import typer
 from rich.console import Console
 
 from onnxremat import cli_options as option
-from onnxremat import report
 from onnxremat.errors import (
     Interrupted,
     LimitExceededError,
@@ -20,10 +23,13 @@ from onnxremat.errors import (
     OnnxrematError,
     UsageError,
 )
-from onnxremat.files import check_output, write_file
-from onnxremat.prepare import CHOOSING, COMPILING, PLANNING, Options
-from onnxremat.rewriting import outputs, rewrite
+from onnxremat.stages import CHOOSING, COMPILING, PLANNING
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
+
+_COMMANDS = ("rewrite", "audit", "frontier", "verify", "planners")
+_NO_HELP = {"help": False}
+"""Where --help is not given, typer takes it to be False instead of None: to see that None is no
+truth value it would load pydantic, as long as all the rest takes."""
 
 app = typer.Typer(
     name="onnxremat",
@@ -32,6 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"default_map": _NO_HELP | {name: _NO_HELP for name in _COMMANDS}},
 )
 _out = Console(highlight=False, soft_wrap=True)
 _emitted: list[Any] = []
@@ -109,6 +116,8 @@ def parse_dims(pairs: list[str]) -> dict[str, int]:
 def _emit(result: Any, text: Callable[[Any], str], *, as_json: bool) -> None:
     _emitted.append(result)
     if as_json:
+        from onnxremat import report
+
         _out.print_json(json.dumps(report.as_json(result)))
     else:
         _out.print(text(result), markup=False)
@@ -139,6 +148,10 @@ def rewrite_command(
     as_json: option.AsJson = False,
 ) -> None:
     """Write a model that runs within a memory limit."""
+    from onnxremat.prepare import Options
+    from onnxremat.report import rewrite_text
+    from onnxremat.rewriting import outputs, rewrite
+
     limit = parse_limit(mem)
     options = Options(
         runtime=runtime, session=session, order=order, optimize=optimize, dims=parse_dims(dim),
@@ -157,7 +170,7 @@ def rewrite_command(
             progress=progress,
             stop=lambda: interrupt.requested,
         )
-    _emit(result, report.rewrite_text, as_json=as_json)
+    _emit(result, rewrite_text, as_json=as_json)
 
 
 @app.command("audit")
@@ -173,13 +186,15 @@ def audit_command(
 ) -> None:
     """Say what a model needs, where its peak is, and how far a schedule could lower it."""
     from onnxremat.auditing import audit
+    from onnxremat.prepare import Options
+    from onnxremat.report import audit_text
 
     limit = parse_limit(mem) if mem is not None else None
     ceiling = parse_bytes(fail_above, "--fail-above") if fail_above is not None else None
     options = Options(dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed)
     with _progress(quiet=as_json) as (progress, _):
         result = audit(model, options, limit=limit, progress=progress)
-    _emit(result, report.audit_text, as_json=as_json)
+    _emit(result, audit_text, as_json=as_json)
     if ceiling is not None and result.original_peak_bytes > ceiling:
         raise LimitExceededError(
             f"the activation peak, {format_bytes(result.original_peak_bytes)}, is above "
@@ -201,8 +216,10 @@ def frontier_command(
     as_json: option.AsJson = False,
 ) -> None:
     """Plan for many limits with many planners: memory against time. Writes no model."""
+    from onnxremat.files import check_output, write_file
     from onnxremat.frontier_report import frontier_html, frontier_text
     from onnxremat.frontiers import DEFAULT_PLANNERS, frontier
+    from onnxremat.prepare import Options
 
     chosen = DEFAULT_PLANNERS if planners is None else tuple(planners.split(","))
     options = Options(
@@ -229,13 +246,15 @@ def verify_command(
     as_json: option.AsJson = False,
 ) -> None:
     """Run two models: outputs equal bit for bit, measured peaks, measured times."""
+    from onnxremat.prepare import Options
+    from onnxremat.report import verification_text
     from onnxremat.verification import require, verify_files
 
     limit = parse_limit(mem) if mem is not None else None
     options = Options(dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed)
     with _progress(quiet=as_json) as (progress, _):
         result = verify_files(original, rewritten, options, progress=progress)
-    _emit(result, report.verification_text, as_json=as_json)
+    _emit(result, verification_text, as_json=as_json)
     require(result, limit.resolve(result.original_peak_bytes) if limit else None)
 
 
@@ -243,8 +262,9 @@ def verify_command(
 def planners_command(as_json: option.AsJson = False) -> None:
     """List the planners, with the paper of each."""
     from onnxremat.planners import PLANNERS
+    from onnxremat.tables import planners_text
 
-    _emit(tuple(PLANNERS.values()), report.planners_text, as_json=as_json)
+    _emit(tuple(PLANNERS.values()), planners_text, as_json=as_json)
 
 
 @app.callback(invoke_without_command=True)

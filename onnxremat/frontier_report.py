@@ -5,7 +5,7 @@ from html import escape
 from itertools import pairwise
 
 from onnxremat.frontiers import Frontier, Point
-from onnxremat.report import columns, table
+from onnxremat.tables import columns, table
 from onnxremat.units import format_bytes
 
 COLOURS = ("#0b62a4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#66a61e", "#a6761d", "#666666")

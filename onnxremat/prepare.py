@@ -36,15 +36,10 @@ from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
 from onnxremat.runtimes.wire import Array
+from onnxremat.stages import COMPILING
 from onnxremat_rewriters.release import Released, release
 from onnxremat_rewriters.stock import is_stock
 from onnxremat_rewriters.substitutes import Replaced, Substitution, substitute
-
-COMPILING = "compiling the planner, once on this machine (about 20 s)"
-"""A stage worth telling even where progress is not shown."""
-
-PLANNING, CHOOSING = "planning", "choosing regions to tile"
-"""The stages that time limits, and that an interruption ends with the best plan so far."""
 
 COST_SOURCES = ("model", "measured")
 SESSIONS = ("recipe", "stock")

@@ -11,12 +11,12 @@ import onnx
 
 from onnxremat.auditing import Audit, HeldTensor
 from onnxremat.plan import PlanStatus
-from onnxremat.planners import PlannerInfo
 from onnxremat.rewriting import RewriteResult
 from onnxremat.runtimes.compare import Rounding
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMethod
 from onnxremat.runtimes.recipe import ExecutionOrder
+from onnxremat.tables import columns, table
 from onnxremat.tiling import TilingPlan
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat.verification import Verification
@@ -329,24 +329,3 @@ def _shown(name: str) -> str:
     """A name as a table has room for it; exporters write some that are hundreds of letters long."""
     half = _NAME_SHOWN // 2
     return name if len(name) <= _NAME_SHOWN else f"{name[:half]}...{name[-half:]}"
-
-
-def planners_text(planners: Sequence[PlannerInfo]) -> str:
-    """The planner table."""
-    return columns([("planner", "what it does", "source"),
-                     *((p.name, p.summary, p.source) for p in planners)])  # fmt: skip
-
-
-def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Labels and texts, one under the other."""
-    width = max(len(label) for label, _ in rows)
-    return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells in columns of equal width."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
