@@ -5,6 +5,7 @@ runtime or any solver.
 """
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -72,7 +73,7 @@ class Progress:
 
     def __call__(self, stage: str, detail: str = "") -> None:
         self._interrupt.planning = stage in (PLANNING, CHOOSING)
-        if stage == COMPILING and not self._quiet:
+        if stage.startswith(COMPILING) and not self._quiet:
             _err.print(f"onnxremat: {stage}")
         if self._status is not None:
             self._status.update(f"{stage} ... {detail}")
@@ -277,7 +278,12 @@ def _main(version: option.Version = False) -> None:
 
 
 def main() -> None:
-    """Entry point of the `onnxremat` command: one clear line and an exit code for every error."""
+    """Entry point of the `onnxremat` command: one clear line and an exit code for every error.
+
+    ONNX Runtime is told not to collect telemetry, unless the environment says otherwise: without a
+    home folder it would warn that it cannot store an identity for it.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         app(standalone_mode=False)
     except OnnxrematError as error:

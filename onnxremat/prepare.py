@@ -5,6 +5,7 @@
 `audit`, `rewrite` and `verify` all start here.
 """
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from onnxremat.importer import (
     infer_types,
     load,
 )
-from onnxremat.planners import compile_kernels, compiled_kernels_cached
+from onnxremat.planners import compile_kernels, compiled_kernels_cached, kernels_kept_where
 from onnxremat.planners._engine import usable_processors
 from onnxremat.runtimes.compare import different_names
 from onnxremat.runtimes.functions import expand_functions
@@ -206,6 +207,7 @@ def prepare_feed(path: Path, options: Options) -> Feed:
 
 def feed_for(loaded: LoadedModel, options: Options) -> Feed:
     """`prepare_feed` for a model that was read already."""
+    _require_scratch()
     dims = dict(options.dims)
     if options.inputs is not None:
         inputs = load_inputs(options.inputs, loaded.model, dims)
@@ -221,6 +223,16 @@ def feed_for(loaded: LoadedModel, options: Options) -> Feed:
     recipe = replace(RECIPE, execution_order=ExecutionOrder(options.order))
     recipe = recipe.with_threads(options.threads).with_dimensions(binding.symbols)
     return Feed(loaded, binding, inputs, recipe)
+
+
+def _require_scratch() -> None:
+    """Models are run in other processes, which get them in a folder for temporary files."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        raise UsageError(
+            "there is no folder for temporary files that can be written: name one in TMPDIR"
+        ) from None
 
 
 def optimized_feed(feed: Feed, options: Options) -> Feed:
@@ -329,5 +341,6 @@ def measured_types(model: onnx.ModelProto, run: RunProfile) -> dict[str, ValueTy
 def prepare_planner(progress: ProgressReport) -> None:
     """Compile the search if this machine has not done so yet, so that no time limit pays for it."""
     if not compiled_kernels_cached():
-        progress(COMPILING)
+        where = kernels_kept_where() or "once on this machine"
+        progress(f"{COMPILING} (about 20 s), {where}")
         compile_kernels()

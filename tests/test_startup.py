@@ -1,10 +1,16 @@
-"""What loads nothing heavy: help, versions, the list of planners, the package itself."""
+"""What loads nothing heavy, and what starting needs of the machine."""
 
 import json
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
+import pytest
+
+from onnxremat.errors import UsageError
 from onnxremat.planners import PLANNERS
+from onnxremat.prepare import Options, prepare_feed
 
 HEAVY = [
     *("memray", "networkx", "numba", "numpy", "onnx", "onnx_graphsurgeon", "onnxruntime"),
@@ -54,3 +60,14 @@ def test_every_planner_of_the_table_is_where_the_table_says() -> None:
     for name, info in PLANNERS.items():
         assert (info.name, info.function.__name__) == (name, name)
         assert info.function.__module__ == f"onnxremat.planners.{info.module}"
+
+
+def test_without_a_folder_for_temporary_files_it_ends_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, unet: Path
+) -> None:
+    def none() -> str:
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    with pytest.raises(UsageError, match="TMPDIR"):
+        prepare_feed(unet, Options())

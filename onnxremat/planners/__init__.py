@@ -123,10 +123,20 @@ PLANNERS: Mapping[str, PlannerInfo] = MappingProxyType(
 
 
 def compiled_kernels_cached() -> bool:
-    """Whether the compiled search is ready on disk. If not, its first run compiles it."""
-    from onnxremat.planners import _anneal, _beam, _jit
+    """Whether the compiled search is ready, on disk or in this process. If not, its first run
+    compiles it."""
+    from onnxremat.compilation import is_ready
+    from onnxremat.planners import _anneal, _beam
 
-    return _jit.is_cached(_anneal.anneal) and _jit.is_cached(_beam.extend)
+    return is_ready(_anneal.anneal) and is_ready(_beam.extend)
+
+
+def kernels_kept_where() -> str:
+    """Where the compiled search is kept, in words, if that is no place of numba's own; else ""."""
+    from onnxremat.compilation import kept_where
+    from onnxremat.planners import _anneal
+
+    return kept_where(_anneal.anneal)
 
 
 def compile_kernels() -> None:
@@ -143,4 +153,10 @@ def compile_kernels() -> None:
     PLANNERS["local_search"].function(problem, Limits(iterations=1))
 
 
-__all__ = ["PLANNERS", "PlannerInfo", "compile_kernels", "compiled_kernels_cached"]
+__all__ = [
+    "PLANNERS",
+    "PlannerInfo",
+    "compile_kernels",
+    "compiled_kernels_cached",
+    "kernels_kept_where",
+]
