@@ -107,8 +107,8 @@ def parse_dims(pairs: list[str]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for pair in pairs:
         name, equals, size = pair.rpartition("=")
-        if not equals or not name or not size.isdigit() or int(size) < 1:
-            raise UsageError(f"--dim: {pair!r} is not NAME=VALUE with a positive whole number")
+        if not equals or not name or not (size.isascii() and size.isdecimal()):
+            raise UsageError(f"--dim: {pair!r} is not NAME=VALUE with a whole number")
         if dims.setdefault(name, int(size)) != int(size):
             raise UsageError(f"--dim: {name} is given as {dims[name]} and as {size}")
     return dims

@@ -21,9 +21,11 @@ from onnxremat.importer import (
     LoadedModel,
     ValueType,
     bind_dimensions,
+    declare_sizes,
     import_model,
     infer_types,
     load,
+    open_inputs,
 )
 from onnxremat.planners import compile_kernels, compiled_kernels_cached, kernels_kept_where
 from onnxremat.planners._engine import usable_processors
@@ -35,6 +37,7 @@ from onnxremat.runtimes.optimize import Optimized, optimize_offline
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
+from onnxremat.runtimes.record import read_record
 from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
 from onnxremat.runtimes.wire import Array
 from onnxremat.stages import COMPILING
@@ -158,13 +161,15 @@ def _require_one_of(option: str, value: str, known: Sequence[str]) -> None:
 class Feed:
     """A model with everything needed to run it: sizes, inputs and the session recipe.
 
-    `optimized` is there if `loaded` is what the runtime's own optimizations made of the file.
+    `open_inputs` are the inputs of the file that leave sizes open. `optimized` is there if `loaded`
+    is what the runtime's own optimizations made of the file.
     """
 
     loaded: LoadedModel
     binding: Binding
     inputs: Mapping[str, Array]
     recipe: Recipe
+    open_inputs: tuple[str, ...] = ()
     optimized: Optimized | None = None
 
     def source(self) -> ModelSource:
@@ -177,7 +182,8 @@ class Subject:
     """A model ready for planning. `profile`, `types` (of values, by name) and `imported` belong to
     the released model, in which nodes that the runtime would expand into functions are expanded
     too. `replaced` are nodes for which others stand (`with_substitutes`), `rounded` names of nodes
-    that run in tiles and may round differently there."""
+    that run in tiles and may round differently there. `sized`: the model holds for the sizes of
+    the feed only, and its inputs declare them."""
 
     feed: Feed
     released: Released
@@ -186,6 +192,7 @@ class Subject:
     imported: ImportedModel
     replaced: tuple[Replaced, ...] = ()
     rounded: tuple[str, ...] = ()
+    sized: bool = False
 
     @property
     def exact(self) -> bool:
@@ -222,7 +229,7 @@ def feed_for(loaded: LoadedModel, options: Options) -> Feed:
         inputs = make_inputs(loaded.model, binding.input_shapes, options.seed)
     recipe = replace(RECIPE, execution_order=ExecutionOrder(options.order))
     recipe = recipe.with_threads(options.threads).with_dimensions(binding.symbols)
-    return Feed(loaded, binding, inputs, recipe)
+    return Feed(loaded, binding, inputs, recipe, tuple(open_inputs(loaded.model)))
 
 
 def _require_scratch() -> None:
@@ -244,7 +251,8 @@ def optimized_feed(feed: Feed, options: Options) -> Feed:
     level = OptimizationLevel(options.optimize)
     loaded = feed.loaded
     made = optimize_offline(loaded.model, loaded.base_dir, level, feed.recipe)
-    done = replace(feed, loaded=replace(loaded, model=made.model), optimized=made)
+    model = declare_sizes(made.model, feed.binding, {})
+    done = replace(feed, loaded=replace(loaded, model=model), optimized=made)
     if options.verify:
         recipe = replace(feed.recipe, optimization=level)
         expected = run_outputs(feed.source(), feed.inputs, recipe)
@@ -276,7 +284,18 @@ def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> 
         progress("optimizing the model")
         feed = optimized_feed(feed, options)
     progress("running the model to learn sizes, workspace and times")
-    return studied(feed, release(feed.loaded.model), options)
+    subject = studied(feed, release(feed.loaded.model), options)
+    return replace(subject, sized=feed.optimized is not None or _made_for_sizes(feed.loaded.model))
+
+
+def _made_for_sizes(model: onnx.ModelProto) -> bool:
+    """Whether the model was rewritten before and may hold for some sizes only, although it leaves
+    them open (files of older versions do)."""
+    try:
+        record = read_record(model)
+    except UsageError:
+        return True
+    return record is not None and not record.any_size
 
 
 def with_substitutes(
@@ -300,8 +319,12 @@ def with_substitutes(
     )
     if not made.changed:
         return subject
-    again = studied(subject.feed, release(made.model), options)
-    return replace(again, replaced=subject.replaced + made.replaced)
+    model = made.model
+    if made.sized:
+        model = declare_sizes(model, subject.feed.binding, subject.types)
+    again = studied(subject.feed, release(model), options)
+    sized = subject.sized or made.sized
+    return replace(again, replaced=subject.replaced + made.replaced, sized=sized)
 
 
 def studied(feed: Feed, released: Released, options: Options) -> Subject:
@@ -342,5 +365,5 @@ def prepare_planner(progress: ProgressReport) -> None:
     """Compile the search if this machine has not done so yet, so that no time limit pays for it."""
     if not compiled_kernels_cached():
         where = kernels_kept_where() or "once on this machine"
-        progress(f"{COMPILING} (about 20 s), {where}")
+        progress(f"{COMPILING} (about 30 s), {where}")
         compile_kernels()

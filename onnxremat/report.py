@@ -1,5 +1,6 @@
 """Results as text for people and as plain data for machines."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -26,6 +27,7 @@ from onnxremat_rewriters.substitutes import Replaced
 _HELD_SHOWN = 10
 _NAME_SHOWN = 48
 _REGIONS_SHOWN = 4
+_SIZES_SHOWN = 3
 _LEFT_OUT = (onnx.ModelProto, StaticPlan, StockModel, OrderCheck)
 
 
@@ -79,13 +81,7 @@ def rewrite_text(result: RewriteResult) -> str:
         )
     if result.static is not None:
         rows.append(("static plan", _static(result.static)))
-    rows.append(
-        ("recomputed", f"{result.recomputed} executions beside {result.nodes_before} nodes")
-    )
-    if result.replaced:
-        rows.append(("replaced", _replaced(result.replaced)))
-    if result.tiling is not None:
-        rows.append(("tiled", _tiled(result.tiling)))
+    rows.extend(_change_rows(result))
     unchanged = result.stock is not None and result.stock.chosen is None
     if plan.one_pass and not unchanged:
         rows.append(("planned time", _planned_time(result)))
@@ -101,6 +97,18 @@ def rewrite_text(result: RewriteResult) -> str:
             rows.append(("", str(result.plan_output)))
         rows.append(("open it with", _opened(result)))
     return table(rows)
+
+
+def _change_rows(result: RewriteResult) -> list[tuple[str, str]]:
+    """What is another in the file, and what follows for other sizes."""
+    rows = [("recomputed", f"{result.recomputed} executions beside {result.nodes_before} nodes")]
+    if result.replaced:
+        rows.append(("replaced", _replaced(result.replaced)))
+    if result.tiling is not None:
+        rows.append(("tiled", _tiled(result.tiling)))
+    if result.sizes:
+        rows.append(("sizes", _sizes(result)))
+    return rows
 
 
 def _opened(result: RewriteResult) -> str:
@@ -165,6 +173,19 @@ def _tiled(tiling: TilingPlan) -> str:
         parts.append(f"made again in tiles: {', '.join(map(_shown, tiling.recomputed))}")
     parts.append(f"{tiling.nodes_added} nodes more; for {tiling.threads} threads")
     return "; ".join(parts)
+
+
+def _sizes(result: RewriteResult) -> str:
+    """What the file does at other sizes than the planned ones."""
+    shown = [
+        f"{_shown(name)} {list(shape)}"
+        for name, shape in itertools.islice(result.sizes.items(), _SIZES_SHOWN)
+    ]
+    more = len(result.sizes) - len(shown)
+    planned = ", ".join(shown) + (f" and {more} more" if more else "")
+    if result.any_size:
+        return f"{planned}: others run, too, but the limit holds for these"
+    return f"{planned}: declared in the file, which any runtime refuses to run at others"
 
 
 def _planned_time(result: RewriteResult) -> str:

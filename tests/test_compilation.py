@@ -123,4 +123,4 @@ def test_where_compiled_code_is_kept_is_said(monkeypatch: pytest.MonkeyPatch, wh
     monkeypatch.setattr(prepare, "compile_kernels", lambda: done.append(True))
     for _ in range(2):
         prepare.prepare_planner(lambda stage, detail="": said.append(stage))
-    assert said == [f"{COMPILING} (about 20 s), {where or 'once on this machine'}"]
+    assert said == [f"{COMPILING} (about 30 s), {where or 'once on this machine'}"]

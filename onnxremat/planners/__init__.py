@@ -13,6 +13,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from onnxremat.graph import Graph
     from onnxremat.plan import Planner
 
 
@@ -123,12 +126,23 @@ PLANNERS: Mapping[str, PlannerInfo] = MappingProxyType(
 
 
 def compiled_kernels_cached() -> bool:
-    """Whether the compiled search is ready, on disk or in this process. If not, its first run
-    compiles it."""
+    """Whether all compiled code of the planners is ready, on disk or in this process. If not, its
+    first run compiles it."""
     from onnxremat.compilation import is_ready
-    from onnxremat.planners import _anneal, _beam
 
-    return is_ready(_anneal.anneal) and is_ready(_beam.extend)
+    return all(map(is_ready, _entries()))
+
+
+def _entries() -> "tuple[Callable[..., object], ...]":
+    """The compiled functions that planners call. What these call is compiled with them."""
+    from onnxremat.planners import _anneal, _beam, _chain_kernels, _lower_set_kernels
+
+    lower_sets = _lower_set_kernels
+    return (
+        *(_anneal.anneal, _beam.extend, _chain_kernels.fill_tiles),
+        *(lower_sets.least_cache, lower_sets.most_cache, lower_sets.price_to_go),
+        lower_sets.fronts,
+    )
 
 
 def kernels_kept_where() -> str:
@@ -140,17 +154,29 @@ def kernels_kept_where() -> str:
 
 
 def compile_kernels() -> None:
-    """Compile the search now and keep it on disk, so that no planner's time limit pays for it."""
-    from onnxremat.graph import Graph, Op, Tensor
+    """Compile them now and keep them on disk, so that no planner's time limit pays for it."""
     from onnxremat.memory import MemoryRules
     from onnxremat.plan import Limits, Problem
 
-    sizes = (10, 1, 20, 1)
-    tensors = tuple(Tensor(f"t{i}", (n,), "uint8", n) for i, n in enumerate(sizes))
-    reads = ((), (0,), (1,), (2, 0))
+    graph = _smallest_training_graph()
+    search = Problem(graph, MemoryRules(), fixed_order=True)
+    PLANNERS["local_search"].function(search, Limits(iterations=1))
+    for name in ("chain", "lower_sets"):
+        PLANNERS[name].function(Problem(graph, MemoryRules()), Limits())
+
+
+def _smallest_training_graph() -> "Graph":
+    """Three layers, a loss, and the gradients of the layers and of their weights."""
+    from onnxremat.graph import Graph, Op, Tensor
+
+    reads = ((), (0,), (1,), (2,), (2,), (4, 2, 1), (5, 1, 0), (4, 1), (5, 0))
+    """What op v reads to make tensor v; 3 is the loss."""
+    tensors = tuple(
+        Tensor(f"t{v}", () if v == 3 else (10,), "float", 4 if v == 3 else 40)
+        for v in range(len(reads))
+    )
     ops = tuple(Op(f"op{v}", "Op", read, (v,)) for v, read in enumerate(reads))
-    problem = Problem(Graph(tensors, ops, (), (3,)), MemoryRules(), fixed_order=True)
-    PLANNERS["local_search"].function(problem, Limits(iterations=1))
+    return Graph(tensors, ops, (), (3, 6, 7, 8))
 
 
 __all__ = [

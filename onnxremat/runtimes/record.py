@@ -41,7 +41,9 @@ class PlanRecord:
     measured on. `input_shapes`: sizes in elements the plan holds for. `executed`: node names in
     plan order, if they were kept. `recomputed`: how many nodes were added. `original_sha256`: of
     the model file it was made from. `optimized`: what the runtime's own optimizations, done before
-    the plan, tie the file to. `exact`: whether the file gives the bits of the original.
+    the plan, tie the file to. `exact`: whether the file gives the bits of the original. `any_size`:
+    whether it runs at all sizes that its inputs leave open; its memory is promised for
+    `input_shapes` alone.
     """
 
     recipe: Recipe
@@ -57,6 +59,7 @@ class PlanRecord:
     executed: tuple[str, ...] = ()
     optimized: OptimizedFor | None = None
     exact: bool = True
+    any_size: bool = False
     runtime: str = RUNTIME
     runtime_version: str = RUNTIME_VERSION
     version: int = RECORD_VERSION
@@ -77,6 +80,7 @@ class PlanRecord:
         executed: tuple[str, ...] = (),
         optimized: OptimizedFor | None = None,
         exact: bool = True,
+        any_size: bool = False,
     ) -> "PlanRecord":
         """A record for this version of the runtime; threads are the recipe's."""
         return cls(
@@ -93,6 +97,7 @@ class PlanRecord:
             executed=executed,
             optimized=optimized,
             exact=exact,
+            any_size=any_size,
         )
 
     def to_json(self) -> str:
@@ -110,6 +115,7 @@ class PlanRecord:
             "input_shapes": {name: list(shape) for name, shape in self.input_shapes.items()},
             "executed": list(self.executed),
             "exact": self.exact,
+            "any_size": self.any_size,
             "optimized": None if self.optimized is None else asdict(self.optimized),
             "planner": self.planner,
             "recomputed": self.recomputed,
@@ -149,6 +155,8 @@ class PlanRecord:
             threads=data["threads"],
             executed=tuple(data["executed"]),
             exact=data["exact"],
+            # Older files do not say; their inputs may leave open what they depend on.
+            any_size=data.get("any_size", False) is True,
             optimized=None if data["optimized"] is None else OptimizedFor(**data["optimized"]),
             runtime=data["runtime"],
             runtime_version=data["runtime_version"],
