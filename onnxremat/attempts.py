@@ -16,10 +16,11 @@ from onnxremat.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
 from onnxremat.planners import PLANNERS
 from onnxremat.planning import PlanMissedError, PlanningTime, plan_within
-from onnxremat.prepare import CHOOSING, PLANNING, Options, ProgressReport, Subject, with_substitutes
+from onnxremat.prepare import Options, ProgressReport, Subject, with_substitutes
 from onnxremat.runtimes.recipe import ExecutionOrder
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule
+from onnxremat.stages import CHOOSING, PLANNING
 from onnxremat.targets import Made, Target, own_schedule
 from onnxremat.tiling import TilingPlan, choose_regions, ordered_subject, tiled_subject
 from onnxremat.training import NotTrainingError, split_training

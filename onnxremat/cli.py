@@ -1,4 +1,8 @@
-"""The command line: reads options, shows progress, prints results. No planning happens here."""
+"""The command line: reads options, shows progress, prints results. No planning happens here.
+
+What a command needs is imported when it runs: help and versions answer without loading onnx, the
+runtime or any solver.
+"""
 
 import errno
 import json
@@ -9,13 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from rich.console import Console
 
 from onnxremat import cli_options as option
-from onnxremat import report
 from onnxremat.errors import (
     Interrupted,
     LimitExceededError,
@@ -24,15 +27,21 @@ from onnxremat.errors import (
     OnnxrematError,
     UsageError,
 )
-from onnxremat.files import write_files
 from onnxremat.interrupts import INTERRUPTS, PLACING
-from onnxremat.prepare import CHOOSING, COMPILING, PLANNING, Options, ProgressReport
 from onnxremat.progress import Progress
-from onnxremat.rewriting import outputs, rewrite
 from onnxremat.runtimes.measure_time import MEASURE_SECONDS
 from onnxremat.runtimes.run_limit import RUN_SECONDS
+from onnxremat.stages import CHOOSING, COMPILING, PLANNING
 from onnxremat.text import printable
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
+
+if TYPE_CHECKING:
+    from onnxremat.prepare import ProgressReport
+
+_COMMANDS = ("rewrite", "audit", "frontier", "verify", "planners")
+_NO_HELP = {"help": False}
+"""Where --help is not given, typer takes it to be False instead of None: to see that None is no
+truth value it would load pydantic, as long as all the rest takes."""
 
 app = typer.Typer(
     name="onnxremat",
@@ -41,6 +50,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"default_map": _NO_HELP | {name: _NO_HELP for name in _COMMANDS}},
 )
 _COUNT = re.compile(r"[0-9]{1,1000}")
 
@@ -58,7 +68,7 @@ _err = _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 @contextmanager
-def _progress(*, quiet: bool, polite: bool = False) -> Iterator[ProgressReport]:
+def _progress(*, quiet: bool, polite: bool = False) -> Iterator["ProgressReport"]:
     """Around the work of a command: what others left is removed before it, and its own if a signal
     ends it. A `polite` one can stop planning early (`INTERRUPTS.requested`)."""
     from onnxremat.temporary import sweep
@@ -101,8 +111,8 @@ def parse_dims(pairs: list[str]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for pair in pairs:
         name, equals, size = pair.rpartition("=")
-        if not equals or not name or not _COUNT.fullmatch(size) or int(size) < 1:
-            raise UsageError(f"--dim: {pair!r} is not NAME=VALUE with a positive whole number")
+        if not equals or not name or not _COUNT.fullmatch(size):
+            raise UsageError(f"--dim: {pair!r} is not NAME=VALUE with a whole number")
         if dims.setdefault(name, int(size)) != int(size):
             raise UsageError(f"--dim: {name} is given as {dims[name]} and as {size}")
     return dims
@@ -116,6 +126,8 @@ def _emit(
     INTERRUPTS.told = True
     try:
         if as_json:
+            from onnxremat import report
+
             _print_json(report.as_json(result))
         else:
             _out.print(text(result), markup=False)
@@ -175,6 +187,10 @@ def rewrite_command(
     as_json: option.AsJson = False,
 ) -> None:
     """Write a model that runs within a memory limit."""
+    from onnxremat.prepare import Options
+    from onnxremat.report import rewrite_text
+    from onnxremat.rewriting import outputs, rewrite
+
     limit = parse_limit(mem)
     options = Options(
         runtime=runtime, session=session, order=order, optimize=optimize, dims=parse_dims(dim),
@@ -195,7 +211,7 @@ def rewrite_command(
             progress=progress,
             stop=lambda: INTERRUPTS.requested,
         )
-    _emit(result, report.rewrite_text, as_json=as_json, written=target)
+    _emit(result, rewrite_text, as_json=as_json, written=target)
 
 
 @app.command("audit")
@@ -213,6 +229,8 @@ def audit_command(
 ) -> None:
     """Say what a model needs, where its peak is, and how far a schedule could lower it."""
     from onnxremat.auditing import audit
+    from onnxremat.prepare import Options
+    from onnxremat.report import audit_text
 
     limit = parse_limit(mem) if mem is not None else None
     ceiling = parse_bytes(fail_above, "--fail-above") if fail_above is not None else None
@@ -222,7 +240,7 @@ def audit_command(
     )  # fmt: skip
     with _progress(quiet=as_json) as progress:
         result = audit(model, options, limit=limit, progress=progress)
-    _emit(result, report.audit_text, as_json=as_json)
+    _emit(result, audit_text, as_json=as_json)
     if ceiling is not None and result.original_peak_bytes > ceiling:
         raise LimitExceededError(
             f"the activation peak, {format_bytes(result.original_peak_bytes)}, is above "
@@ -246,8 +264,10 @@ def frontier_command(
     as_json: option.AsJson = False,
 ) -> None:
     """Plan for many limits with many planners: memory against time. Writes no model."""
+    from onnxremat.files import write_files
     from onnxremat.frontier_report import frontier_html, frontier_text
     from onnxremat.frontiers import DEFAULT_PLANNERS, frontier
+    from onnxremat.prepare import Options
 
     chosen = DEFAULT_PLANNERS if planners is None else tuple(planners.split(","))
     options = Options(
@@ -278,6 +298,8 @@ def verify_command(
     as_json: option.AsJson = False,
 ) -> None:
     """Run two models: outputs equal bit for bit, measured peaks, measured times."""
+    from onnxremat.prepare import Options
+    from onnxremat.report import verification_text
     from onnxremat.verification import require, verify_files
 
     limit = parse_limit(mem) if mem is not None else None
@@ -287,7 +309,7 @@ def verify_command(
     )  # fmt: skip
     with _progress(quiet=as_json) as progress:
         result = verify_files(original, rewritten, options, progress=progress)
-    _emit(result, report.verification_text, as_json=as_json)
+    _emit(result, verification_text, as_json=as_json)
     require(result, limit.resolve(result.original_peak_bytes) if limit else None)
 
 
@@ -295,8 +317,9 @@ def verify_command(
 def planners_command(as_json: option.AsJson = False) -> None:
     """List the planners, with the paper of each."""
     from onnxremat.planners import PLANNERS
+    from onnxremat.tables import planners_text
 
-    _emit(tuple(PLANNERS.values()), report.planners_text, as_json=as_json)
+    _emit(tuple(PLANNERS.values()), planners_text, as_json=as_json)
 
 
 @app.callback(invoke_without_command=True)
@@ -309,7 +332,12 @@ def _main(version: option.Version = False) -> None:
 
 
 def main() -> None:
-    """Entry point of the `onnxremat` command: one clear line and an exit code for every error."""
+    """Entry point of the `onnxremat` command: one clear line and an exit code for every error.
+
+    ONNX Runtime is told not to collect telemetry, unless the environment says otherwise: without a
+    home folder it would warn that it cannot store an identity for it.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")

@@ -57,7 +57,12 @@ Optimize = Annotated[
 ]
 Dim = Annotated[
     list[str],
-    typer.Option("--dim", metavar="NAME=VALUE", help="Size of a symbolic dimension; repeatable."),
+    typer.Option(
+        "--dim",
+        metavar="NAME=VALUE",
+        help="Size of the dimension of that name in all inputs, or of INPUT:AXIS; * stands for any "
+        "text; repeatable.",
+    ),
 ]
 Inputs = Annotated[
     Path | None,

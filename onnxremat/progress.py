@@ -21,8 +21,9 @@ _LONGEST = 200
 class Progress:
     """A ProgressReport that shows what it was told last, and how long that stage has taken.
 
-    `tell` prints a line on `console`, if it can. `quiet`: nothing is shown. `announced` is a stage
-    that gets a line at once. A thread of its own shows it, from the first stage on until `stop`.
+    `tell` prints a line on `console`, if it can. `quiet`: nothing is shown. `announced` begins
+    a stage that gets a line at once. A thread of its own shows it, from the first stage on until
+    `stop`.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Progress:
         self._stage, self._detail = stage, detail
         if self._quiet:
             return
-        if stage == self._announced:
+        if self._announced and stage.startswith(self._announced):
             self._tell(f"onnxremat: {stage}")
         if self._status is not None:
             self._status.update(Text(self._said()))

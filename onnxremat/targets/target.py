@@ -48,7 +48,8 @@ class Target(Protocol):
     rules under which no schedule can go below the bound in this target, None if nothing is proved
     there. `tolerance`: the share by which `expected_bytes` may err. `original` and `released`: the
     figure of the model as it came, and without values that nobody reads. `recipe`: the session
-    options that the file is to be opened with.
+    options that the file is to be opened with. `sized`: the file holds for the planned sizes only,
+    whatever is in it.
     """
 
     subject: Subject
@@ -59,6 +60,7 @@ class Target(Protocol):
     original: PeakMeasurement
     released: PeakMeasurement
     recipe: Recipe
+    sized: bool = False
 
     def expected_bytes(self, plan: Plan) -> int:
         """What `make(plan)` will measure, as far as it can be told before."""

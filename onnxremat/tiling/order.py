@@ -19,4 +19,4 @@ def ordered_subject(subject: Subject, order: Schedule, options: Options) -> Subj
         return subject
     made = apply_schedule(subject.imported, order)
     again = studied(subject.feed, release(made.model), options)
-    return replace(again, replaced=subject.replaced, rounded=subject.rounded)
+    return replace(again, replaced=subject.replaced, rounded=subject.rounded, sized=subject.sized)
