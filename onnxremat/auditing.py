@@ -11,9 +11,10 @@ from onnxremat.plan import Limits, Problem
 from onnxremat.planners import PLANNERS
 from onnxremat.prepare import Options, ProgressReport, prepare, prepare_planner, silent
 from onnxremat.runtimes.measure import measure_activation
+from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule, given_order, with_eager_ops
-from onnxremat.tiling import TilingPlan, choose_regions, ordered_subject
+from onnxremat.tiling import Tiling, TilingPlan, choose_regions, ordered_subject
 from onnxremat.units import MemoryLimit
 
 _REORDER_SECONDS = _TILING_SECONDS = 5.0
@@ -113,10 +114,9 @@ def audit(
     reordered = PLANNERS["reorder"].function(problem, limits)
     progress("cutting into tiles")
     tiling = choose_regions(
-        ordered_subject(subject, reordered.schedule, options),
+        ordered_subject(subject, reordered.schedule, RECIPE_RULES, options),
         None,
-        threads=options.exact_threads,
-        allow_rounding=False,
+        Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, options.exact_threads, False),
         seconds=min(_TILING_SECONDS, options.time_limit),
     )
     return Audit(

@@ -24,6 +24,7 @@ from onnxremat.importer import (
     infer_types,
     load,
 )
+from onnxremat.memory import MemoryRules
 from onnxremat.planners import compile_kernels, compiled_kernels_cached
 from onnxremat.planners._engine import usable_processors
 from onnxremat.runtimes.compare import different_names
@@ -34,7 +35,7 @@ from onnxremat.runtimes.optimize import Optimized, optimize_offline
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
-from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
+from onnxremat.runtimes.rules import EAGER_OPS, VIEW_OPS
 from onnxremat.runtimes.wire import Array
 from onnxremat_rewriters.release import Released, release
 from onnxremat_rewriters.stock import is_stock
@@ -277,11 +278,13 @@ def with_substitutes(
     options: Options,
     substitutions: Sequence[Substitution],
     threshold_bytes: int,
+    rules: MemoryRules,
 ) -> Subject:
-    """The subject in which substitutes stand for nodes that hold `threshold_bytes` or more."""
+    """The subject in which substitutes stand for nodes that hold `threshold_bytes` or more
+    under `rules`."""
     imported = subject.imported
     held = {
-        imported.op_nodes[v]: op_bytes(imported.graph, RECIPE_RULES, v)
+        imported.op_nodes[v]: op_bytes(imported.graph, rules, v)
         for v in range(len(imported.graph.ops))
     }
     made = substitute(

@@ -5,7 +5,7 @@ import onnx
 from onnxremat.plan import Plan
 from onnxremat.prepare import Options, ProgressReport, Subject
 from onnxremat.runtimes.measure import in_memory, measure_activation
-from onnxremat.runtimes.predict import predict
+from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES, predict
 from onnxremat.runtimes.provable import provable_types
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.targets.target import Made, Target, expected_profile, verify_in_recipe, write_plan
@@ -18,6 +18,7 @@ class RecipeTarget(Target):
     figure = "activation peak"
     rules = RECIPE_RULES
     bound_rules = RECIPE_RULES
+    node_bytes = BOOKKEEPING_NODE_BYTES
     tolerance = 0.02
 
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:

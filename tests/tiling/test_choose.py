@@ -17,7 +17,15 @@ from onnxremat.runtimes.measure import measure_activation, run_outputs
 from onnxremat.runtimes.predict import BOOKKEEPING_BYTES, BOOKKEEPING_NODE_BYTES
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import given_order
-from onnxremat.tiling import TilingPlan, choose_regions, most_nodes, tiled_subject
+from onnxremat.tiling import (
+    TileSearch,
+    Tiling,
+    TilingPlan,
+    choose_regions,
+    most_nodes,
+    tiled_subject,
+    uncut_bound,
+)
 from onnxremat.tiling import plan as bounds
 from onnxremat.tiling.costs import COPY_WEIGHT
 from onnxremat.tiling.sequence import Sequence, droppable
@@ -25,6 +33,7 @@ from onnxremat_rewriters.tile import view
 from tests.rewriters.tile.nets import Net
 
 OPTIONS = Options(threads=2)
+TILING = Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, threads=2, allow_rounding=False)
 
 
 def no_regions() -> onnx.ModelProto:
@@ -98,7 +107,7 @@ def own_peak(of: Subject) -> int:
 
 def choose(name: str, share: float | None, seconds: float = 60.0) -> TilingPlan:
     budget = None if share is None else int(own_peak(subject(name)) * share)
-    return choose_regions(subject(name), budget, threads=2, allow_rounding=False, seconds=seconds)
+    return choose_regions(subject(name), budget, TILING, seconds=seconds)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +221,7 @@ def test_no_time_gives_no_regions_rather_than_an_error() -> None:
 
 def test_values_with_a_gap_can_be_dropped_the_largest_first() -> None:
     of = subject("unet")
-    sequence = Sequence(of.imported, view(of.released.model, of.types))
+    sequence = Sequence(of.imported, view(of.released.model, of.types), RECIPE_RULES)
     found = droppable(sequence)
     names = [of.imported.graph.tensors[t].name for t in found]
     assert names[0].startswith("enc1")
@@ -229,6 +238,5 @@ def test_outputs_of_different_ranks_are_not_cut_together() -> None:
 
 def test_a_stop_ends_the_search() -> None:
     peak = own_peak(subject("unet"))
-    arguments = {"threads": 2, "allow_rounding": False, "seconds": 60.0}
-    plan = choose_regions(subject("unet"), peak // 5, stop=lambda: True, **arguments)
+    plan = choose_regions(subject("unet"), peak // 5, TILING, seconds=60, stop=lambda: True)
     assert plan.late and not plan.regions
