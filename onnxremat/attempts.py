@@ -263,12 +263,10 @@ class Attempts:
         part = self.clock.share(choosing)
         search = TileSearch(base, self._tiling, part.seconds, self.stop)
         found = TriedTiles()
-        for target in TILING_TARGETS:
+        for share in TILING_TARGETS:
             self.progress(CHOOSING)
             with part.passing():
-                none = target is None or self.budget is None
-                budget = None if none else int(target * self.budget)
-                tiling = search.plan(budget, part.left_seconds)
+                tiling = search.plan(self._part_of_budget(share), part.left_seconds)
             if not tiling.regions or not self._pays(tiling, tried):
                 return replace(found, tiling=found.tiling or tiling)
             if found.tiling is not None and found.tiling.regions == tiling.regions:
@@ -284,6 +282,9 @@ class Attempts:
             if not tiling.meets(self.budget):
                 break
         return found
+
+    def _part_of_budget(self, share: float | None) -> int | None:
+        return None if share is None or self.budget is None else int(share * self.budget)
 
     @property
     def _tiling(self) -> Tiling:

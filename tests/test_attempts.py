@@ -8,10 +8,10 @@ import pytest
 
 from onnxremat import attempts, rewriting
 from onnxremat.attempts import ONLY_TILES, UNTILED, USUAL
-from onnxremat.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.errors import NoPlanFoundError
 from onnxremat.plan import Limits, Plan, Planner, Problem, make_plan
 from onnxremat.planning import FIRST_SHARE, SMALLEST_SECONDS, SMALLEST_SHARE, PlanningTime
-from onnxremat.prepare import Options, Subject
+from onnxremat.prepare import Options
 from onnxremat.rewriting import rewrite
 from onnxremat.schedule import given_order
 from onnxremat.tiling import TilingPlan
