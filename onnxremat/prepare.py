@@ -28,6 +28,7 @@ from onnxremat.importer import (
     load,
     open_inputs,
 )
+from onnxremat.memory import MemoryRules
 from onnxremat.planners import compile_kernels, compiled_kernels_cached, kernels_kept_where
 from onnxremat.planners._engine import usable_processors
 from onnxremat.runtimes.compare import different_names
@@ -39,7 +40,7 @@ from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.record import read_record
-from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
+from onnxremat.runtimes.rules import EAGER_OPS, VIEW_OPS
 from onnxremat.runtimes.run_limit import RUN_SECONDS, limit_runs
 from onnxremat.runtimes.settle import kept_single, settled
 from onnxremat.runtimes.watching import Listener
@@ -346,11 +347,13 @@ def with_substitutes(
     options: Options,
     substitutions: Sequence[Substitution],
     threshold_bytes: int,
+    rules: MemoryRules,
 ) -> Subject:
-    """The subject in which substitutes stand for nodes that hold `threshold_bytes` or more."""
+    """The subject in which substitutes stand for nodes that hold `threshold_bytes` or more
+    under `rules`."""
     imported = subject.imported
     held = {
-        imported.op_nodes[v]: op_bytes(imported.graph, RECIPE_RULES, v)
+        imported.op_nodes[v]: op_bytes(imported.graph, rules, v)
         for v in range(len(imported.graph.ops))
     }
     made = substitute(

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import onnx
 
-from onnxremat.attempts import Attempts, Planned, substituted
+from onnxremat.attempts import Attempts, substituted
 from onnxremat.auditing import Floor, Peak, find_floor, find_peak
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.files import check_outputs, external_copies, write_files
 from onnxremat.importer import declare_sizes, load
 from onnxremat.interrupts import PLACING
+from onnxremat.outcomes import Planned
 from onnxremat.plan import Plan
 from onnxremat.planners import PLANNERS
 from onnxremat.planning import PlanningTime
@@ -181,7 +182,7 @@ def _plan_and_verify(
         raise ModelError("the model computes nothing at run time: there is nothing to plan")
     target = make_target(subject, options, progress)
     budget = limit.resolve(target.original.peak_bytes)
-    whole = target.subject = substituted(subject, options, budget, progress)
+    whole = target.subject = substituted(subject, options, budget, target.rules, progress)
     graph = whole.imported.graph
     mode = ExecutionOrder(options.order)
     peak = find_peak(graph, own_schedule(whole.imported, mode), target.rules)

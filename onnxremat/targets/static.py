@@ -33,6 +33,7 @@ class StaticTarget(Target):
     figure = "arena"
     rules = replace(GENERIC_RULES, count_workspace=False, alignment_bytes=64)
     bound_rules = rules
+    node_bytes = 0
     tolerance = 0.1
     sized = True
 

@@ -114,9 +114,10 @@ class _Layout:
         self.cost += cost_in_tiles(
             sequence, one.node, one.makes.shape, share, started=1, threads=self._threads
         )
-        fixed = min(op.workspace_bytes, self._threads * THREAD_SCRATCH_BYTES)
-        scratch = fixed + round((op.workspace_bytes - fixed) * share)
-        self._scratch[-1] = max(scratch, self._columns_bytes(one))
+        if sequence.rules.count_workspace:
+            fixed = min(op.workspace_bytes, self._threads * THREAD_SCRATCH_BYTES)
+            scratch = fixed + round((op.workspace_bytes - fixed) * share)
+            self._scratch[-1] = max(scratch, self._columns_bytes(one))
         buffer = self.piece(one.makes)
         pairs = sequence.rules.inplace.get(op.op_type, ())
         allowed = [i for i, o in pairs if o == one.output and i < len(reads)]

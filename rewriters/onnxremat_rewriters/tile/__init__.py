@@ -27,6 +27,7 @@ from onnxremat_rewriters.tile.region import (
     RegionPlan,
     TilePlan,
     follow,
+    never_cut,
     plan_region,
     region_nodes,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "View",
     "extent",
     "follow",
+    "never_cut",
     "plan_region",
     "program",
     "program_of_tile",

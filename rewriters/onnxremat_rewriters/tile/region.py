@@ -326,6 +326,13 @@ def node_step(
     return step
 
 
+def never_cut(view: View, index: int, threads: int, allow_rounding: bool) -> str | None:
+    """Why no part of what node `index` makes can be made by itself, however it is cut; None if that
+    is not known: then it depends on the cut."""
+    prepared = _prepare(view, index, threads, allow_rounding)
+    return f"{view.label(index)}: {prepared}" if isinstance(prepared, CannotTile) else None
+
+
 def _prepare(
     view: View, index: int, threads: int, allow_rounding: bool
 ) -> tuple[Rule, Guard] | CannotTile:
