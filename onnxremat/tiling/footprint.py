@@ -11,7 +11,7 @@ from math import prod
 
 from onnxremat.costs import DEFAULT_COSTS
 from onnxremat.importer.views import root_of
-from onnxremat.tiling.costs import cost_in_tiles, moving_cost
+from onnxremat.tiling.costs import cost_in_tiles, cost_of_part, moving_cost
 from onnxremat.tiling.sequence import Sequence
 from onnxremat_rewriters.tile import Box, Instruction, Kind, Piece, extent
 
@@ -109,6 +109,10 @@ class _Layout:
             self._buffer_of[one.makes.serial] = reads[0] if reads else OUTSIDE
             return
         op = sequence.imported.graph.ops[v]
+        if one.part is not None:
+            self.cost += cost_of_part(sequence, one.node, one.part)
+            self.piece(one.makes)
+            return
         full = sequence.view.types[one.makes.name].elements
         share = prod(one.makes.shape) / full if full else 1.0
         self.cost += cost_in_tiles(

@@ -245,6 +245,8 @@ class _Writer:
 
     def _node(self, one: Instruction, read: list[str], made: str) -> onnx.NodeProto:
         assert one.node is not None
+        if one.part is not None:
+            return helper.make_node(one.part.op, read, [made], **one.part.attributes)
         node = self._copied(one.node)
         del node.input[:], node.output[:]
         node.input.extend(read)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from onnxremat_rewriters.tile.boxes import Box, Range
+from onnxremat_rewriters.tile.boxes import Box, Range, whole
 from onnxremat_rewriters.tile.pointwise import broadcast_box, read
 from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step
 
@@ -68,6 +68,45 @@ def gemm(site: Site) -> Rule:
         return Step(box, reads)
 
     return rule
+
+
+def einsum(site: Site) -> Rule:
+    """Einsum of one operand, whose axes change places, or of two: by the letters of its result."""
+    operands, result = terms_of(site)
+
+    def rule(_: int, box: Box) -> Step:
+        ranges = dict(zip(result, box, strict=True))
+        reads = {}
+        for i, letters in enumerate(operands):
+            shape = site.shape(i)
+            part = tuple(ranges.get(c, (0, size)) for c, size in zip(letters, shape, strict=True))
+            if site.fixed[i] and part != whole(shape):
+                raise CannotTile(f"{site.op}: it cannot be cut there without cutting the weights")
+            reads[i] = read(site, i, part)
+        return Step(box, reads)
+
+    return rule
+
+
+def terms_of(site: Site) -> tuple[tuple[str, ...], str]:
+    """The letters of an Einsum's operands and of its result. Raises CannotTile if a letter stands
+    twice in a term, is broadcast, or is summed within one operand."""
+    text = site.attributes["equation"].decode().replace(" ", "")
+    left, arrow, result = text.partition("->")
+    operands = tuple(left.split(","))
+    if not arrow or len(operands) > 2 or not "".join((*operands, result)).isalpha():
+        raise CannotTile(f"{site.op}: {text!r} is not one or two plain operands and a result")
+    if any(len(set(term)) < len(term) for term in (*operands, result)):
+        raise CannotTile(f"{site.op}: a letter of {text!r} stands twice in a term")
+    sizes: dict[str, int] = {}
+    for i, letters in enumerate(operands):
+        others = {c for term in (*operands[:i], *operands[i + 1 :], result) for c in term}
+        if not others.issuperset(letters):
+            raise CannotTile(f"{site.op}: {text!r} sums over a letter of one operand alone")
+        for c, size in zip(letters, site.shape(i), strict=True):
+            if sizes.setdefault(c, size) != size:
+                raise CannotTile(f"{site.op}: {c!r} of {text!r} is broadcast")
+    return operands, result
 
 
 def _along(site: Site, axes: Iterable[int], shape: Sequence[int]) -> Rule:

@@ -14,7 +14,7 @@ from typing import Any
 
 from onnxremat_rewriters.tile.boxes import Box, extent, whole
 from onnxremat_rewriters.tile.region import Carried, NodeTile, RegionPlan, TilePlan
-from onnxremat_rewriters.tile.view import Array, View
+from onnxremat_rewriters.tile.view import Array, Given, Part, View
 
 SMALL_BYTES = 1024
 """A weight up to this size is cut when the model is written, a larger one by a Slice in the run."""
@@ -53,8 +53,9 @@ class Instruction:
     """One node to be written. The last JOIN of an output makes all of it.
 
     `node` is the original node of a NODE, which makes output number `output` of it with
-    `attributes` changed (None: dropped). A SLICE cuts `box` out of `have`, both in places of the
-    whole value. A JOIN puts its reads together along `axis`.
+    `attributes` changed (None: dropped), or `part` of what stands for it: what that makes has a box
+    for its shape only, unless it is the last. A SLICE cuts `box` out of `have`, both in places of
+    the whole value. A JOIN puts its reads together along `axis`.
     """
 
     kind: Kind
@@ -65,6 +66,7 @@ class Instruction:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     have: Box = ()
     axis: int = 0
+    part: Part | None = None
 
     @property
     def box(self) -> Box:
@@ -211,6 +213,9 @@ class _Lowered:
             ((i, box),) = step.reads.items()
             there, cut = self.part(original.input[i], box)
             yield from cut
+        elif step.parts:
+            there = made = self._piece(name, step.makes)
+            yield from self._parts(one, made)
         else:
             reads: list[Read] = []
             for i in range(max([len(original.input) - 1, *step.constants]) + 1):
@@ -235,6 +240,31 @@ class _Lowered:
         carried = self._plan.carried.get(name)
         if carried is not None:
             yield from self._put_together(name, carried)
+
+    def _parts(self, one: NodeTile, last: Piece) -> Iterator[Instruction]:
+        """The nodes that stand for one, the last of which makes `last`."""
+        original, step = self._view.nodes[one.node], one.step
+        given: dict[int, Read] = {}
+        for i, box in step.reads.items():
+            given[i], cut = self.part(original.input[i], box)
+            yield from cut
+        made: list[Piece] = []
+        for part in step.parts:
+            ends = len(made) == len(step.parts) - 1
+            made.append(last if ends else self._piece(last.name, whole(part.shape)))
+            reads: list[Read] = []
+            for read in part.reads:
+                if isinstance(read, Given):
+                    reads.append(given[read.input])
+                else:
+                    reads.append(made[read] if isinstance(read, int) else read)
+            yield Instruction(
+                Kind.NODE,
+                made[-1],
+                tuple(reads),
+                node=one.node,
+                part=part,
+            )
 
     def _put_together(self, name: str, carried: Carried) -> Iterator[Instruction]:
         """What was taken over of a value and what was made of it, as one."""

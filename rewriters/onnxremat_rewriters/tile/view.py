@@ -26,13 +26,35 @@ class CannotTile(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """An input of the original node, by its place, as a `Part` reads it."""
+
+    input: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several nodes that stand for a node in a tile.
+
+    `reads`: inputs of the original node, what earlier parts made, by number, constants, or None
+    where it has no input. `shape` is that of its only output.
+    """
+
+    op: str
+    reads: tuple[Given | int | Array | None, ...]
+    shape: tuple[int, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """How a node makes the box `makes` of one of its outputs.
 
     `reads[i]`: the box needed of input i, None for the whole value. `constants[i]`: what input i
     is replaced by. An input that is in neither is left out. `attributes`: those that change, None
     for one to drop. `crop`: no node is needed, the output is the box that `reads` names. `inner`:
-    the part of the box that has the values of the whole; None: all of it.
+    the part of the box that has the values of the whole; None: all of it. `parts`: nodes that make
+    the box instead, the last of them all of it, from what `reads` names; none: the node itself.
     """
 
     makes: Box
@@ -41,6 +63,7 @@ class Step:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     crop: bool = False
     inner: Box | None = None
+    parts: tuple[Part, ...] = ()
 
     @property
     def good(self) -> Box:
