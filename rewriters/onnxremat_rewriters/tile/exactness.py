@@ -97,13 +97,13 @@ def product(site: Site, rule: Rule, threads: int) -> Guard:
         raise CannotTile(f"{site.op}: a tile would store its right side, which is computed now")
     turned = bool(site.attributes.get("transB", 0))
     left_turned = bool(site.attributes.get("transA", 0))
-    inner = site.shape(0)[0 if left_turned else -1]
+    inner = site.shape(0)[-2 if left_turned else -1]
     one_product = prod(right[:-2]) == 1
 
     def orders(box: Box) -> frozenset[Order]:
         *leading, rows, columns = extent(box)
         batch = prod(leading)
-        if one_product:
+        if one_product and not left_turned:
             rows, batch = rows * batch, 1
         return orders_of_product(
             rows, columns, inner, threads, turned=turned, left_turned=left_turned, batch=batch

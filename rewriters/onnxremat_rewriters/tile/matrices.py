@@ -109,6 +109,46 @@ def terms_of(site: Site) -> tuple[tuple[str, ...], str]:
     return operands, result
 
 
+def fused_matmul(site: Site) -> Rule:
+    """FusedMatMul: MatMul of operands whose last two axes may be turned."""
+    if any(site.attributes.get(name, 0) for name in ("transBatchA", "transBatchB")):
+        raise CannotTile(f"{site.op}: batches that are turned are not handled")
+    left, right = site.shape(0), site.shape(1)
+    if min(len(left), len(right)) < 2:
+        raise CannotTile(f"{site.op}: a vector as an operand is not handled")
+    turn_left = bool(site.attributes.get("transA", 0))
+    turn_right = bool(site.attributes.get("transB", 0))
+    inner = (0, left[-2] if turn_left else left[-1])
+
+    def rule(_: int, box: Box) -> Step:
+        *leading, rows, columns = box
+        _weights_stay_whole(site, columns, site.made()[-1])
+        one = (inner, rows) if turn_left else (rows, inner)
+        two = (columns, inner) if turn_right else (inner, columns)
+        first = (*broadcast_box(left[:-2], tuple(leading)), *one)
+        second = (*broadcast_box(right[:-2], tuple(leading)), *two)
+        return Step(box, {0: read(site, 0, first), 1: read(site, 1, second)})
+
+    return rule
+
+
+def skip_layer_norm(site: Site) -> Rule:
+    """SkipLayerNormalization: of the sum of two values, over the last axis; the sum itself may be
+    an output, too, but is not cut by itself."""
+    shape = site.shape(0)
+    skip = site.shape(1)
+    others = {i: None for i in range(2, len(site.node.input)) if site.has(i)}
+
+    def rule(output: int, box: Box) -> Step:
+        if output:
+            raise CannotTile(f"{site.op}: output {output} cannot be cut")
+        if box[-1] != (0, shape[-1]):
+            raise CannotTile(f"{site.op}: it needs all of axis {len(shape) - 1}")
+        return Step(box, {0: box, 1: read(site, 1, broadcast_box(skip, box)), **others})
+
+    return rule
+
+
 def _along(site: Site, axes: Iterable[int], shape: Sequence[int]) -> Rule:
     """The same shape in and out; `axes` must be whole; other inputs are whole."""
     kept_whole = tuple(axes)

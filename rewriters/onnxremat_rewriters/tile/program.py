@@ -55,7 +55,8 @@ class Instruction:
     `node` is the original node of a NODE, which makes output number `output` of it with
     `attributes` changed (None: dropped), or `part` of what stands for it: what that makes has a box
     for its shape only, unless it is the last. A SLICE cuts `box` out of `have`, both in places of
-    the whole value. A JOIN puts its reads together along `axis`.
+    the whole value. A JOIN puts its reads together along `axis`. `width`: of the blocks of channels
+    in which a value that a SLICE or JOIN makes lies; 0 for none.
     """
 
     kind: Kind
@@ -67,6 +68,13 @@ class Instruction:
     have: Box = ()
     axis: int = 0
     part: Part | None = None
+    width: int = 0
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes are written for it."""
+        cuts = self.kind is Kind.SLICE or (self.kind is Kind.JOIN and len(self.reads) > 1)
+        return len(self.reads) + 2 if self.width and cuts else 1
 
     @property
     def box(self) -> Box:
@@ -129,14 +137,17 @@ def _instructions(view: View, plan: RegionPlan) -> Iterator[Instruction]:
             if len(row[name]) > 1 and grid[0][1] > 1:
                 wide = (*box[:axis], whole_boxes[name][axis], *box[axis + 1 :])
                 joined = Piece(name, wide, None, next(serials))
-                yield Instruction(Kind.JOIN, joined, tuple(row[name]), axis=axis)
+                reads = tuple(row[name])
+                width = view.width_of(name)
+                yield Instruction(Kind.JOIN, joined, reads, axis=axis, width=width)
                 row[name] = [joined]
             rows[name] += row[name]
             row[name] = []
     axis = grid[-1][0] if grid[0][1] == 1 else grid[0][0]
     for name in outputs:
         made = Piece(name, whole_boxes[name], None, next(serials))
-        yield Instruction(Kind.JOIN, made, tuple(rows[name] + row[name]), axis=axis)
+        reads = tuple(rows[name] + row[name])
+        yield Instruction(Kind.JOIN, made, reads, axis=axis, width=view.width_of(name))
 
 
 class _Lowered:
@@ -203,7 +214,8 @@ class _Lowered:
             self.outside[key] = made
         if shared is not None:
             return made, []
-        return made, [Instruction(Kind.SLICE, made, (there,), have=have)]
+        width = self._view.width_of(name)
+        return made, [Instruction(Kind.SLICE, made, (there,), have=have, width=width)]
 
     def _node(self, one: NodeTile) -> Iterator[Instruction]:
         original, step = self._view.nodes[one.node], one.step
@@ -271,7 +283,8 @@ class _Lowered:
         own, cut = self.part(name, carried.own)
         yield from cut
         made = self._piece(name, carried.together)
-        yield Instruction(Kind.JOIN, made, (self._taken[name], own), axis=carried.axis)
+        reads, width = (self._taken[name], own), self._view.width_of(name)
+        yield Instruction(Kind.JOIN, made, reads, axis=carried.axis, width=width)
         self._have[name] = (made, carried.together)
 
     def _piece(self, name: str, box: Box) -> Piece:

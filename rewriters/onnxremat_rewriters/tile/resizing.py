@@ -44,6 +44,11 @@ class Factor:
         return (lo, hi), (lo * self.up // self.down, hi * self.up // self.down)
 
 
+def border(mode: str) -> int:
+    """How many inputs on either side the interpolation looks at."""
+    return _BORDER[mode]
+
+
 def resize(site: Site) -> Rule:
     """Resize and Upsample. Axes whose factor is not handled must be whole."""
     size, made = site.shape(0), site.made()

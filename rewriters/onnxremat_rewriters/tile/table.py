@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from onnxremat_rewriters.tile import (
+    blocked,
     exactness,
     matrices,
     pointwise,
@@ -39,6 +40,7 @@ ROUNDED_ONCE = "an IEEE operation or two for each element, in vectors and at the
 ONE_FORMULA = "one formula for each element, at the end of a vector, too (slices of 1 to 5)"
 CALLED = "a call of the C library for each element"
 INTEGERS = "sums of integers are the same in any order, and each is scaled by itself"
+ALONE = "each pixel is computed by itself, channels and taps in one order, whatever is beside it"
 WHOLE_LINES = "what is summed for an element is whole in its tile, and starts a loop of its own"
 
 
@@ -149,6 +151,16 @@ ROWS: Mapping[str, Row] = {
         Row(matrices.reduction, WHOLE_LINES, FLOAT), "ReduceL1 ReduceL2 ReduceProd ReduceSumSquare"
     ),
     **_rows(_guarded(matrices.reduction, exactness.sum_over), "ReduceMean ReduceSum"),
+    # What the runtime's optimizations make.
+    **{blocked.PREFIX + op: Row(make, ALONE, FLOAT) for op, make in blocked.RULES.items()},
+    "FusedConv": _guarded(windows.conv, exactness.conv),
+    "FusedGemm": _guarded(matrices.gemm, exactness.product),
+    "FusedMatMul": _guarded(matrices.fused_matmul, exactness.product),
+    "BiasGelu": Row(pointwise.elementwise, ONE_FORMULA, FLOAT),
+    **_rows(
+        Row(matrices.skip_layer_norm, WHOLE_LINES, FLOAT),
+        "SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    ),
 }
 
 WHOLE = {
@@ -169,6 +181,8 @@ def rule(site: Site) -> Rule:
     row = ROWS.get(site.op)
     if row is None:
         raise CannotTile(f"{site.op}: {WHOLE.get(site.op, 'not known how to make a part of it')}")
+    if site.blocked and not site.op.startswith(blocked.PREFIX):
+        return blocked.transparent(site, row.make)
     return row.make(site)
 
 

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxremat.importer.values import ValueType, concrete_type
 from onnxremat.runtimes.library import ort
+from onnxremat.runtimes.optimize import LAYOUT_DOMAIN
 from onnxremat.runtimes.recipe import RECIPE, session_options
 from onnxremat_rewriters.tile import Region, Tiled, tile
 
@@ -75,7 +76,8 @@ def build(
         [onnx.ValueInfoProto(name=name) for name in outputs],
         [numpy_helper.from_array(a, name) for name, a in weights.items()],
     )
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    domains = ("com.microsoft", LAYOUT_DOMAIN)
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
     made = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     return onnx.shape_inference.infer_shapes(made, data_prop=True)
 

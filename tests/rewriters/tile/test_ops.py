@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from onnxremat_rewriters.tile import Region, tails, tile
+from onnxremat_rewriters.tile.blocked import TRANSPARENT
 from onnxremat_rewriters.tile.table import ROWS, WHOLE
-from tests.rewriters.tile.cases import CASES, Case, Draw
+from tests.rewriters.tile import cases, fused
+from tests.rewriters.tile.cases import Case, Draw
 from tests.rewriters.tile.nets import tiled_exactly, types_of
 
 EXAMPLES = 20
+CASES = {**cases.CASES, **fused.CASES}
+AMONG_BLOCKS = {f"{op}, in blocks": (fused.among_blocks(op),) for op in sorted(TRANSPARENT)}
 
 
 def check(draw: Draw, case: Case) -> None:
@@ -70,7 +74,7 @@ def test_every_row_says_why_its_tiles_are_exact() -> None:
     assert all(len(row.why) > 20 for row in ROWS.values())
 
 
-@pytest.mark.parametrize("op", CASES)
+@pytest.mark.parametrize("op", CASES | AMONG_BLOCKS)
 @settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -80,7 +84,7 @@ def test_every_row_says_why_its_tiles_are_exact() -> None:
 @given(data=st.data())
 def test_tiles_have_the_bits_of_the_whole(op: str, data: st.DataObject) -> None:
     draw = Draw(data)
-    check(draw, draw.one(CASES[op])(draw))
+    check(draw, draw.one((CASES | AMONG_BLOCKS)[op])(draw))
 
 
 RNG = np.random.default_rng(0)
