@@ -7,10 +7,15 @@ import numpy as np
 import onnx
 import pytest
 
+from models import BUILDERS
+from onnxremat.memory import profile
 from onnxremat.prepare import Options, Subject, prepare
 from onnxremat.runtimes.compare import different_names
-from onnxremat.runtimes.measure import run_outputs
-from onnxremat.tiling import choose_regions, tiled_subject
+from onnxremat.runtimes.measure import measure_activation, run_outputs
+from onnxremat.runtimes.predict import BOOKKEEPING_BYTES, BOOKKEEPING_NODE_BYTES
+from onnxremat.runtimes.rules import RECIPE_RULES
+from onnxremat.schedule import given_order
+from onnxremat.tiling import TilingPlan, choose_regions, tiled_subject
 from tests.rewriters.tile.nets import Net
 
 OPTIONS = Options(threads=2)
@@ -70,12 +75,46 @@ def subject(made: onnx.ModelProto, folder: Path, options: Options = OPTIONS) -> 
     return prepare(folder / "model.onnx", options)
 
 
+def within(share: float, of: Subject) -> TilingPlan:
+    """A plan of tiles within that share of the peak of whole ops."""
+    graph = of.imported.graph
+    budget = int(share * profile(graph, given_order(graph), RECIPE_RULES).peak_bytes)
+    plan = choose_regions(of, budget, threads=2, allow_rounding=False, seconds=30)
+    assert plan.regions and plan.meets(budget), plan.reasons
+    return plan
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_tiles_go_through_it(name: str, tmp_path: Path) -> None:
     before = subject(MODELS[name](), tmp_path)
-    plan = choose_regions(before, None, threads=2, allow_rounding=False, seconds=30)
-    assert plan.regions and plan.peak_bytes < 0.75 * plan.untiled_peak_bytes, plan.reasons
+    plan = within(0.75, before)
     after = tiled_subject(before, plan, OPTIONS)
+    expected = run_outputs(before.feed.source(), before.feed.inputs, before.feed.recipe)
+    got = run_outputs(after.released_source(), before.feed.inputs, before.feed.recipe)
+    assert different_names(expected, got) == ()
+
+
+OPTIMIZED: dict[str, tuple[Callable[[], onnx.ModelProto], float]] = {
+    "espcn": (lambda: BUILDERS["espcn"](size=96), 0.5),
+    "mobilenet": (lambda: BUILDERS["mobilenet"](size=128), 0.75),
+    "unet": (lambda: BUILDERS["unet"](size=96, base=24, levels=2), 0.75),
+    "transformer": (
+        lambda: BUILDERS["transformer"](depth=1, sequence=256, heads=4, width=64), 0.6
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIMIZED)
+def test_tiles_go_through_what_optimizations_make(name: str, tmp_path: Path) -> None:
+    build, share = OPTIMIZED[name]
+    options = Options(threads=2, optimize="all")
+    before = subject(build(), tmp_path, options)
+    plan = within(share, before)
+    after = tiled_subject(before, plan, options)
+    measured = measure_activation(after.released_source(), before.feed.inputs, before.feed.recipe)
+    nodes = len(after.released.model.graph.node)
+    bookkeeping = BOOKKEEPING_BYTES + BOOKKEEPING_NODE_BYTES * nodes
+    assert measured.peak_bytes <= plan.peak_bytes * 1.02 + bookkeeping
     expected = run_outputs(before.feed.source(), before.feed.inputs, before.feed.recipe)
     got = run_outputs(after.released_source(), before.feed.inputs, before.feed.recipe)
     assert different_names(expected, got) == ()
