@@ -80,14 +80,24 @@ def optimize_offline(
         optimization=level,
         free_dimensions=recipe.free_dimensions,
     )
+    made = written_by_runtime(model, base_dir, settings)
+    _tidy(made, model)
+    layout = sum(node.domain == LAYOUT_DOMAIN for node in _all_nodes(made.graph))
+    return Optimized(made, level, recipe.provider, dict(recipe.free_dimensions), layout)
+
+
+def written_by_runtime(model: ModelProto, base_dir: Path | str, settings: Recipe) -> ModelProto:
+    """The graph that a session with these settings executes, as the runtime writes it down.
+
+    A weight that is still what an external file of `model` holds stays there; all others are in
+    the model that is returned. Raises ModelError as `optimize_offline`.
+    """
     base = Path(base_dir)
     source = ModelSource(model=model, base_dir=base)
     with run_job("optimize", [source], [settings], {}) as job:
         made = onnx.load(job.folder / job.answer["optimized"], load_external_data=False)
         _restore_weights(made, job.folder, model, base)
-    _tidy(made, model)
-    layout = sum(node.domain == LAYOUT_DOMAIN for node in _all_nodes(made.graph))
-    return Optimized(made, level, recipe.provider, dict(recipe.free_dimensions), layout)
+    return made
 
 
 def _restore_weights(made: ModelProto, folder: Path, original: ModelProto, base: Path) -> None:

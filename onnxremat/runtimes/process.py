@@ -20,6 +20,7 @@ import onnx
 from onnxremat.errors import ModelError
 from onnxremat.runtimes.child import run_child
 from onnxremat.runtimes.recipe import Recipe
+from onnxremat.runtimes.watching import Listener, watching
 from onnxremat.runtimes.wire import Array, read_arrays, write_arrays
 from onnxremat.temporary import temporary_folder
 
@@ -76,14 +77,16 @@ def run_job(
     *,
     options: Mapping[str, Any] | None = None,
     malloc_threshold_bytes: int | None = None,
+    listener: Listener | None = None,
 ) -> Iterator[Job]:
     """Execute models in a child; the job's files exist inside the `with` block.
 
-    `action` and `options` are those of `worker`. Raises ModelError with one line if the runtime
-    refuses or crashes.
+    `action` and `options` are those of `worker`; the child may take `seconds` of the options beside
+    the limit of runs (`run_limit`). `listener` hears what the child is doing. Raises ModelError
+    with one line if the runtime refuses, crashes or does not end.
     """
     with temporary_folder() as folder:
-        request = {
+        request: dict[str, Any] = {
             "action": action,
             "models": [_write_model(folder, i, source) for i, source in enumerate(sources)],
             "recipes": [recipe.to_dict() for recipe in recipes],
@@ -91,7 +94,10 @@ def run_job(
             "options": dict(options or {}),
         }
         (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        yield Job(execute(folder, sources, malloc_threshold_bytes), folder)
+        budget = request["options"].get("seconds") or 0.0
+        with watching(folder, listener):
+            answer = execute(folder, sources, malloc_threshold_bytes, budget)
+        yield Job(answer, folder)
 
 
 def _write_model(folder: Path, index: int, source: ModelSource) -> dict[str, str | None]:
@@ -112,9 +118,14 @@ def _write_model(folder: Path, index: int, source: ModelSource) -> dict[str, str
     return {"path": str(path), "data_folder": str(base.resolve())}
 
 
-def execute(folder: Path, sources: Sequence[ModelSource], threshold: int | None) -> dict[str, Any]:
+def execute(
+    folder: Path,
+    sources: Sequence[ModelSource],
+    threshold: int | None,
+    budget_seconds: float = 0.0,
+) -> dict[str, Any]:
     """Run the child on a job directory; its answer. Raises ModelError as `run_job`."""
-    child = run_child(WORKER, folder, threshold)
+    child = run_child(WORKER, folder, threshold, budget_seconds)
     result = folder / RESULT
     if child.returncode != 0 or not result.is_file():
         label = ", ".join(source.label for source in sources)
