@@ -114,6 +114,23 @@ TimeLimit = Annotated[
 TimeLimitEach = Annotated[
     float, typer.Option(min=0.1, max=86400, help="Seconds for each planner and limit.")
 ]
+MeasureLimit = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=86400,
+        help="Seconds of measuring scratch, peaks and times, beyond the runs that have to be made; "
+        "what they do not suffice for is estimated, and marked.",
+    ),
+]
+RunLimit = Annotated[
+    float,
+    typer.Option(
+        min=1,
+        max=864000,
+        help="Seconds after which a process that runs the model is held to run for ever.",
+    ),
+]
 Verify = Annotated[
     bool, typer.Option("--verify/--no-verify", help="Run both models and compare every bit.")
 ]

@@ -1,6 +1,7 @@
 """The command as a user runs it: what it prints, what it leaves behind, how it ends."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -39,7 +40,8 @@ def onnxremat(*arguments: object, cwd: Path) -> tuple[int, str, str]:
 
 
 def one_line(err: str) -> str:
-    lines = err.strip().splitlines()
+    """The message of a command, without what it said every ten seconds of its progress."""
+    lines = [line for line in err.strip().splitlines() if not re.search(r" \(\d+ s\)$", line)]
     assert len(lines) == 1, err
     assert lines[0].startswith("onnxremat: ")
     return lines[0]

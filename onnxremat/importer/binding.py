@@ -16,6 +16,9 @@ from onnx import GraphProto, ValueInfoProto
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.importer.load import LoadedModel, given_inputs
 from onnxremat.importer.values import declared_shape, non_tensor_kind
+from onnxremat.units import LARGEST_SIZE
+
+_AXIS_DIGITS = 9
 
 _SHOWN = 4
 """Dimensions that a message names; it says how many more there are."""
@@ -129,10 +132,12 @@ def _sort_out(
     for key, size in dims.items():
         if size < 0:
             raise UsageError(f"--dim {key}={size}: a size must be at least 0")
+        if size > LARGEST_SIZE:
+            raise UsageError(f"--dim {key}: sizes have 63 bits, at most {LARGEST_SIZE}")
         name, colon, axis = key.rpartition(":")
         if key in names:
             symbols[key] = size
-        elif colon and name in inputs and axis.isdecimal():
+        elif colon and name in inputs and axis.isdecimal() and len(axis) <= _AXIS_DIGITS:
             axes[name, int(axis)] = size
         else:
             raise UsageError(f"the model has no dimension {key!r}; it has {_existing(inputs)}")

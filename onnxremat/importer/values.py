@@ -1,5 +1,6 @@
 """Element type and shape of a value, and the bytes that follow from them."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -93,6 +94,12 @@ def dtype_name(data_type: int) -> str:
     if data_type not in TensorProto.DataType.values():
         return "undefined"
     return str(TensorProto.DataType.Name(data_type)).lower()
+
+
+def runtime_dtype(name: str) -> str:
+    """The type that ONNX Runtime calls `name`: its `Float8E4M3FN` is `float8e4m3fn`, its `Int4x2`
+    (two elements in a byte) `int4`."""
+    return re.sub(r"(int[24])x[24]$", r"\1", name.lower())
 
 
 def tensor_type(tensor: TensorProto) -> ValueType:

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession, IOBinding
 
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.importer import open_inputs
+from onnxremat.importer.load import parsed, read_content
 from onnxremat.runtimes import recipe as recipes
 from onnxremat.runtimes.layout import layout_width
-from onnxremat.runtimes.library import RUNTIME_ERRORS
+from onnxremat.runtimes.library import RUNTIME_ERRORS, model_content, native_path
 from onnxremat.runtimes.process import one_line
 from onnxremat.runtimes.recipe import Recipe
 from onnxremat.runtimes.record import PlanRecord, file_record
+from onnxremat.runtimes.runner import DATA_FOLDER
 from onnxremat.units import format_bytes
 
 _Open = Mapping[str, tuple[int | None, ...]]
@@ -259,11 +259,12 @@ class PlannedBinding(IOBinding):
 def _open(file: Path, recipe: Recipe, providers: Sequence[str], session: Callable[..., Any]) -> Any:
     """`session` called for a file, with the options of a recipe. Raises ModelError if the runtime
     refuses it."""
-    options = recipes.session_options(recipe)
     try:
-        return session(
-            str(file), sess_options=options, providers=list(providers), enable_fallback=0
-        )
+        options = recipes.session_options(recipe)
+        content = model_content(file)
+        if isinstance(content, bytes):
+            options.add_session_config_entry(DATA_FOLDER, native_path(file.resolve().parent))
+        return session(content, sess_options=options, providers=list(providers), enable_fallback=0)
     except RUNTIME_ERRORS as error:
         raise ModelError(f"ONNX Runtime refuses {file}: {one_line(str(error))}") from error
 
@@ -292,12 +293,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 def _read(file: Path) -> tuple[PlanRecord, _Open]:
     """The record of a file, and its inputs that may have other sizes than the planned ones."""
-    if not file.is_file():
-        raise UsageError(f"{file} is no file" if file.exists() else f"there is no file {file}")
-    try:
-        model = onnx.load(file, load_external_data=False)
-    except DecodeError as error:
-        raise ModelError(f"{file} is not an ONNX model") from error
+    model = parsed(read_content(file), file)
     record = file_record(model, file)
     if record is None:
         raise UsageError(f"{file} holds no onnxremat plan: open it with onnxruntime itself")
