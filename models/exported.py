@@ -73,6 +73,7 @@ def sam_encoder(
     width: int = 192,
     heads: int = 6,
     window: int = 8,
+    global_every: int = 4,
     patch: int = 16,
     size: int = 512,
     channels: int = 64,
@@ -82,8 +83,9 @@ def sam_encoder(
     """Image encoder of SAM (Kirillov 2023): image (batch, 3, size, size) to features (batch,
     channels, size / patch, size / patch); batch is open.
 
-    depth: blocks, of which every fourth attends globally and the others in windows of `window`
-    patches, padded where they do not fit. The MLP is gated (chunk). width: divisible by heads.
+    depth: blocks, of which every one of global_every attends globally and the others in windows of
+    `window` patches, padded where they do not fit. The MLP is gated (chunk). width: divisible by
+    heads.
     """
     _require_divisible(width, heads)
     if size % patch:
@@ -99,7 +101,8 @@ def sam_encoder(
         x = net.op("Add", x, net.weight("residual_weight", 1, grid, grid, width))
     for block in range(depth):
         with net.scope(f"blocks.{block}"):
-            x = _window_block(net, x, width, heads, 0 if block % 4 == 3 else window, grid)
+            everywhere = block % global_every == global_every - 1
+            x = _window_block(net, x, width, heads, 0 if everywhere else window, grid)
     with net.scope("neck"):
         x = net.op("Transpose", x, perm=[0, 3, 1, 2])
         x = net.op("Conv", x, net.weight("weight", channels, width, 1, 1), kernel_shape=[1, 1])

@@ -34,7 +34,7 @@ TINY_EXPORTED: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "half_attention": ({"width": 16, "heads": 2, "sequence": 8}, {}),
     "open_encoder": ({"depth": 1, "width": 16, "heads": 2}, {"batch": 2, "sequence": 6}),
     "sam_encoder": (
-        {"depth": 4, "width": 16, "heads": 2, "window": 3, "size": 64, "channels": 4},
+        {"depth": 2, "global_every": 2, "width": 16, "heads": 2, "window": 3, "size": 64},
         {"batch": 2},
     ),
 }

@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from onnxremat.importer.nodes import reads
+from onnxremat.importer.nodes import captured, reads
 from onnxremat.importer.values import ValueType, tensor_type
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
 from onnxremat_rewriters.tile.boxes import extent, whole
@@ -89,8 +89,9 @@ def tile(
         except CannotTile as error:
             refused.append(RefusedRegion(number, str(error)))
     outputs = frozenset(name for plan in plans.values() for name in plan.region.outputs)
-    writer = _Writer(looked_at, outputs)
-    for unit in _ordered_units(looked_at, plans):
+    units, sizes = _ordered_units(looked_at, plans)
+    writer = _Writer(looked_at, outputs, sizes)
+    for unit in units:
         if unit.region is None:
             writer.copy(unit.index)
         else:
@@ -107,8 +108,27 @@ class _Unit:
     region: int | None = None
 
 
-def _ordered_units(looked_at: View, plans: Mapping[int, RegionPlan]) -> list[_Unit]:
-    """What the graph outputs need, in the order of the file as far as regions allow."""
+def _ordered_units(
+    looked_at: View, plans: Mapping[int, RegionPlan]
+) -> tuple[list[_Unit], frozenset[str]]:
+    """What the graph outputs need, in the order of the file as far as regions allow; and the sizes
+    that nodes outside of regions read as constants.
+
+    There are such sizes only where regions would wait for each other, or for themselves: an input
+    (a mask, say) that is cut to the size of an output (the keys of a cache) needs no more of it.
+    """
+    computed = frozenset(name for name in looked_at.known if looked_at.is_baked(name))
+    for sizes in (frozenset[str](), computed):
+        units = _topological(_needs(looked_at, plans, sizes))
+        if units is not None:
+            return units, sizes
+    raise ValueError("regions wait for each other: an input of one needs an output of another")
+
+
+def _needs(
+    looked_at: View, plans: Mapping[int, RegionPlan], sizes: frozenset[str]
+) -> dict[_Unit, set[_Unit]]:
+    """Every unit that the graph outputs need, with the units that it needs itself."""
     maker: dict[str, _Unit] = {}
     for number, plan in plans.items():
         outputs = plan.region.outputs
@@ -127,10 +147,11 @@ def _ordered_units(looked_at: View, plans: Mapping[int, RegionPlan]) -> list[_Un
         unit = pending.pop()
         if unit in needs:
             continue
-        found = (_maker(looked_at, maker, name) for name in _unit_reads(looked_at, plans, unit))
+        names = _unit_reads(looked_at, plans, unit, sizes)
+        found = (_maker(looked_at, maker, name) for name in names)
         needs[unit] = {one for one in found if one is not None}
         pending.extend(needs[unit])
-    return _topological(needs)
+    return needs
 
 
 def _maker(looked_at: View, maker: Mapping[str, _Unit], name: str) -> _Unit | None:
@@ -140,9 +161,13 @@ def _maker(looked_at: View, maker: Mapping[str, _Unit], name: str) -> _Unit | No
     return None if index is None else _Unit(index)
 
 
-def _unit_reads(looked_at: View, plans: Mapping[int, RegionPlan], unit: _Unit) -> Sequence[str]:
+def _unit_reads(
+    looked_at: View, plans: Mapping[int, RegionPlan], unit: _Unit, sizes: frozenset[str]
+) -> Sequence[str]:
     if unit.region is None:
-        return looked_at.reads[unit.index]
+        node = looked_at.nodes[unit.index]
+        inside = captured(node)
+        return [n for n in looked_at.reads[unit.index] if n not in sizes or n in inside]
     plan = plans[unit.region]
     constants = {
         name
@@ -153,7 +178,8 @@ def _unit_reads(looked_at: View, plans: Mapping[int, RegionPlan], unit: _Unit) -
     return (*plan.boundary, *sorted(constants))
 
 
-def _topological(needs: Mapping[_Unit, set[_Unit]]) -> list[_Unit]:
+def _topological(needs: Mapping[_Unit, set[_Unit]]) -> list[_Unit] | None:
+    """The units, each behind those it needs; None if some wait for each other."""
     waiting = {unit: len(before) for unit, before in needs.items()}
     after: dict[_Unit, list[_Unit]] = {unit: [] for unit in needs}
     for unit, before in needs.items():
@@ -169,9 +195,7 @@ def _topological(needs: Mapping[_Unit, set[_Unit]]) -> list[_Unit]:
             waiting[one] -= 1
             if waiting[one] == 0:
                 heapq.heappush(ready, _key(one))
-    if len(done) < len(needs):
-        raise ValueError("regions wait for each other: an input of one needs an output of another")
-    return done
+    return done if len(done) == len(needs) else None
 
 
 def _key(unit: _Unit) -> tuple[int, int, _Unit]:
@@ -181,8 +205,11 @@ def _key(unit: _Unit) -> tuple[int, int, _Unit]:
 class _Writer:
     """Nodes and constants written so far."""
 
-    def __init__(self, looked_at: View, made_in_regions: frozenset[str]) -> None:
+    def __init__(
+        self, looked_at: View, made_in_regions: frozenset[str], sizes: frozenset[str]
+    ) -> None:
         self._made_in_regions = made_in_regions
+        self._sizes = sizes
         self._view = looked_at
         graph = looked_at.model.graph
         self._values = NameSource(value_names(graph))
@@ -194,8 +221,12 @@ class _Writer:
         self.types: dict[str, ValueType] = {}
 
     def copy(self, index: int) -> None:
-        """Write a node as it is, but for outputs that a region makes."""
+        """Write a node as it is, but for outputs that a region makes, and sizes that are constants
+        now."""
         node = self._copied(index)
+        for i, name in enumerate(node.input):
+            if name in self._sizes:
+                node.input[i] = self._constant(self._view.known[name])
         for i, name in enumerate(node.output):
             if name in self._made_in_regions:
                 node.output[i] = self._values.fresh(f"{name}__outside")

@@ -349,6 +349,20 @@ def test_regions_must_not_wait_for_each_other_or_share_an_output() -> None:
         tile(model, [first], types_of(model), threads=THREADS)
 
 
+def test_an_input_may_be_cut_to_the_size_of_an_output() -> None:
+    """As the mask of an attention to the keys that go into the cache."""
+    net = Net()
+    x = net.input("x", 1, 4, 8, 8)
+    keys = net.add("Relu", x)
+    extent = net.add("Shape", keys)
+    mask = net.add("Expand", net.add("Abs", net.input("m", 1, 1, 1, 8)), extent)
+    y = net.add("Add", net.add("Sigmoid", keys), mask)
+    model = net.model(keys, y)
+    region = Region((x, mask), (keys, y), ((1, 2),))
+    made = tiled_exactly(model, region)
+    assert "Shape" not in [node.op_type for node in made.model.graph.node]
+
+
 @pytest.mark.parametrize(
     ("grid", "why"),
     [(((2, 97),), "cannot be cut into 97"), (((1, 2),), "channels"), (((7, 2),), "no axis 7")],
