@@ -21,7 +21,13 @@ from onnxremat.runtimes.recipe import ExecutionOrder
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule
 from onnxremat.targets import Made, Target, own_schedule
-from onnxremat.tiling import TilingPlan, choose_regions, ordered_subject, tiled_subject
+from onnxremat.tiling import (
+    TilingPlan,
+    choose_regions,
+    ordered_subject,
+    tileable_subject,
+    tiled_subject,
+)
 from onnxremat.training import NotTrainingError, split_training
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat_rewriters.substitutes import EXACT, ROUNDING, Substitution
@@ -196,7 +202,7 @@ class Attempts:
         """A plan of the model in tiles, None if those miss the limit or `planned`, of whole ops, is
         as good; and the last tiling that was looked at, None if time was over before."""
         self.progress(CHOOSING)
-        base = self._ordered(whole)
+        base = self._ordered(tileable_subject(whole, self.options, self.budget))
         tiling = None
         for share in TILING_TARGETS:
             if self.clock.over:

@@ -1,6 +1,6 @@
 """What a model needs, where its peak comes from, and how far down a schedule could take it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxremat.bounds import peak_bound
@@ -9,12 +9,12 @@ from onnxremat.graph import Graph, TensorKind
 from onnxremat.memory import MemoryRules, live_at, profile
 from onnxremat.plan import Limits, Problem
 from onnxremat.planners import PLANNERS
-from onnxremat.prepare import Options, ProgressReport, prepare, prepare_planner, silent
+from onnxremat.prepare import Options, ProgressReport, Subject, prepare, prepare_planner, silent
 from onnxremat.runtimes.measure import measure_activation
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule, given_order, with_eager_ops
-from onnxremat.tiling import TilingPlan, choose_regions, ordered_subject
-from onnxremat.units import MemoryLimit
+from onnxremat.tiling import TilingPlan, choose_regions, ordered_subject, tileable_subject
+from onnxremat.units import MemoryLimit, format_bytes
 
 _REORDER_SECONDS = _TILING_SECONDS = 5.0
 
@@ -112,13 +112,7 @@ def audit(
     limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
     reordered = PLANNERS["reorder"].function(problem, limits)
     progress("cutting into tiles")
-    tiling = choose_regions(
-        ordered_subject(subject, reordered.schedule, options),
-        None,
-        threads=options.exact_threads,
-        allow_rounding=False,
-        seconds=min(_TILING_SECONDS, options.time_limit),
-    )
+    tiling = _in_tiles(subject, reordered.schedule, options)
     return Audit(
         model,
         len(feed.loaded.model.graph.node),
@@ -135,6 +129,34 @@ def audit(
         tiling,
         None if limit is None else limit.resolve(original),
         options.threads,
+    )
+
+
+def _in_tiles(subject: Subject, order: Schedule, options: Options) -> TilingPlan:
+    """The smallest peak in exact tiles; if there is none, the reason, and what others reach."""
+    exact = _smallest(subject, order, replace(options, allow_rounding=False))
+    if exact.regions or not exact.reasons:
+        return exact
+    rounded = _smallest(subject, order, replace(options, allow_rounding=True))
+    if not rounded.regions:
+        return exact
+    reached = f"with --allow-rounding about {format_bytes(rounded.peak_bytes)} in tiles"
+    return replace(exact, reasons=(f"{exact.reasons[0]}; {reached}", *exact.reasons[1:]))
+
+
+def _smallest(subject: Subject, order: Schedule, options: Options) -> TilingPlan:
+    base = tileable_subject(subject, options, None)
+    if base is not subject:
+        limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
+        problem = Problem(base.imported.graph, RECIPE_RULES, max_copies=1)
+        order = PLANNERS["reorder"].function(problem, limits).schedule
+    base = ordered_subject(base, order, options)
+    return choose_regions(
+        base,
+        None,
+        threads=options.exact_threads,
+        allow_rounding=options.allow_rounding,
+        seconds=min(_TILING_SECONDS, options.time_limit),
     )
 
 
