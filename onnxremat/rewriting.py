@@ -218,7 +218,7 @@ def _plan_and_verify(
         floor=find_floor(graph, target.rules),
         nodes_before=len(subject.feed.loaded.model.graph.node),
         recomputed=made.rewritten.recomputed,
-        replaced=whole.replaced,
+        replaced=subject.replaced,
         original=target.original,
         released=target.released,
         rewritten=made.measured,
