@@ -1,12 +1,14 @@
 """The command line: reads options, shows progress, prints results. No planning happens here."""
 
+import errno
 import json
-import signal
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
@@ -20,7 +22,8 @@ from onnxremat.errors import (
     OnnxrematError,
     UsageError,
 )
-from onnxremat.files import check_output, write_file
+from onnxremat.files import write_files
+from onnxremat.interrupts import INTERRUPTS, PLACING
 from onnxremat.prepare import CHOOSING, COMPILING, PLANNING, Options, ProgressReport
 from onnxremat.progress import Progress
 from onnxremat.rewriting import outputs, rewrite
@@ -35,49 +38,57 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-_out = Console(highlight=False, soft_wrap=True)
-_emitted: list[Any] = []
-"""Results printed: with --json an error is an object of its own only if there is none yet."""
-_err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-class Interrupt:
-    """Turns the first Ctrl-C during planning into a polite stop, if the command is `polite`; else
-    it ends the command."""
+class _Console(Console):
+    """One that raises where it cannot write, as files do."""
 
-    def __init__(self, *, polite: bool) -> None:
-        self.polite = polite
-        self.planning = False
-        self.requested = False
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
-    def __call__(self, _signal: int, _frame: FrameType | None) -> None:
-        if self.polite and self.planning and not self.requested:
-            self.requested = True
-            return
-        raise KeyboardInterrupt
+
+_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EIO)
+_out = _Console(highlight=False, soft_wrap=True)
+_err = _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def _progress(*, quiet: bool, polite: bool = False) -> Iterator[tuple[ProgressReport, Interrupt]]:
-    interrupt = Interrupt(polite=polite)
-    before = signal.signal(signal.SIGINT, interrupt)
-    progress = Progress(_err, quiet=quiet, announced=COMPILING)
+def _progress(*, quiet: bool, polite: bool = False) -> Iterator[ProgressReport]:
+    """Around the work of a command: what others left is removed before it, and its own if a signal
+    ends it. A `polite` one can stop planning early (`INTERRUPTS.requested`)."""
+    from onnxremat.temporary import sweep
+
+    INTERRUPTS.clean_up = _clean_up
+    INTERRUPTS.polite, INTERRUPTS.requested = polite, False
+    progress = Progress(_err, _tell, quiet=quiet, announced=COMPILING)
 
     def report_progress(stage: str, detail: str = "") -> None:
-        interrupt.planning = stage in (PLANNING, CHOOSING)
+        INTERRUPTS.planning = stage in (PLANNING, CHOOSING)
+        if stage == PLACING:
+            INTERRUPTS.finish()
         progress(stage, detail)
 
     try:
-        yield report_progress, interrupt
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted, nothing was written") from None
+        sweep()
+        yield report_progress
     except NoPlanFoundError:
-        if interrupt.requested:
+        if INTERRUPTS.requested:
             raise Interrupted("interrupted before a plan met the limit") from None
         raise
     finally:
+        INTERRUPTS.polite = INTERRUPTS.planning = False
         progress.stop()
-        signal.signal(signal.SIGINT, before)
+
+
+def _clean_up() -> None:
+    """What a signal leaves to do: no child goes on, no temporary file stays."""
+    from onnxremat.runtimes.child import end_children
+    from onnxremat.temporary import clean_up
+
+    try:
+        end_children()
+    finally:
+        clean_up()
 
 
 def parse_dims(pairs: list[str]) -> dict[str, int]:
@@ -92,12 +103,45 @@ def parse_dims(pairs: list[str]) -> dict[str, int]:
     return dims
 
 
-def _emit(result: Any, text: Callable[[Any], str], *, as_json: bool) -> None:
-    _emitted.append(result)
-    if as_json:
-        _out.print_json(json.dumps(report.as_json(result)))
-    else:
-        _out.print(text(result), markup=False)
+def _emit(
+    result: Any, text: Callable[[Any], str], *, as_json: bool, written: Path | None = None
+) -> None:
+    """Print a result. If it cannot be printed, a command that has `written` its file is done all
+    the same, and any other raises UsageError."""
+    INTERRUPTS.told = True
+    try:
+        if as_json:
+            _print_json(report.as_json(result))
+        else:
+            _out.print(text(result), markup=False)
+    except OSError as error:
+        _discard(sys.stdout)
+        reason = f"cannot write to standard output: {error.strerror}"
+        if written is None:
+            raise UsageError(reason) from None
+        _tell(f"onnxremat: {reason}; {written} was written")
+
+
+def _print_json(data: Any) -> None:
+    """ASCII alone where the output is no UTF-8: all else would be escaped as JSON does not know."""
+    utf8 = _out.encoding.lower().replace("-", "") == "utf8"
+    _out.print_json(json.dumps(data), ensure_ascii=not utf8)
+
+
+def _tell(line: str) -> None:
+    """A line on standard error, if it can be written there."""
+    try:
+        _err.print(line, markup=False)
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what is left in a stream, and what comes, to nowhere: Python writes it when it ends."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 @app.command("rewrite")
@@ -135,7 +179,7 @@ def rewrite_command(
         verify=verify,
     )  # fmt: skip
     target, plan = outputs(model, limit, options, output, emit_plan)
-    with _progress(quiet=as_json, polite=True) as (progress, interrupt):
+    with _progress(quiet=as_json, polite=True) as progress:
         result = rewrite(
             model,
             limit,
@@ -143,9 +187,9 @@ def rewrite_command(
             output=target,
             plan_output=plan,
             progress=progress,
-            stop=lambda: interrupt.requested,
+            stop=lambda: INTERRUPTS.requested,
         )
-    _emit(result, report.rewrite_text, as_json=as_json)
+    _emit(result, report.rewrite_text, as_json=as_json, written=target)
 
 
 @app.command("audit")
@@ -168,7 +212,7 @@ def audit_command(
     options = Options(
         dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit, seed=seed
     )
-    with _progress(quiet=as_json) as (progress, _):
+    with _progress(quiet=as_json) as progress:
         result = audit(model, options, limit=limit, progress=progress)
     _emit(result, report.audit_text, as_json=as_json)
     if ceiling is not None and result.original_peak_bytes > ceiling:
@@ -201,13 +245,14 @@ def frontier_command(
         dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit,
         measure_limit=measure_limit,
     )  # fmt: skip
-    if html is not None:
-        check_output(model, html)
-    with _progress(quiet=as_json) as (progress, _):
-        result = frontier(model, options, planners=chosen, budgets=budgets, progress=progress)
-    if html is not None:
-        write_file(frontier_html(result).encode(), html)
-    _emit(result, frontier_text, as_json=as_json)
+    with _progress(quiet=as_json) as progress:
+        result = frontier(
+            model, options, planners=chosen, budgets=budgets, output=html, progress=progress
+        )
+        if html is not None:
+            page = frontier_html(result).encode()
+            write_files({html: page}, placing=lambda: progress(PLACING))
+    _emit(result, frontier_text, as_json=as_json, written=html)
 
 
 @app.command("verify")
@@ -229,7 +274,7 @@ def verify_command(
     options = Options(
         dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit, seed=seed
     )
-    with _progress(quiet=as_json) as (progress, _):
+    with _progress(quiet=as_json) as progress:
         result = verify_files(original, rewritten, options, progress=progress)
     _emit(result, report.verification_text, as_json=as_json)
     require(result, limit.resolve(result.original_peak_bytes) if limit else None)
@@ -254,22 +299,48 @@ def _main(version: option.Version = False) -> None:
 
 def main() -> None:
     """Entry point of the `onnxremat` command: one clear line and an exit code for every error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+    code = _run()
+    INTERRUPTS.finish()
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command that the arguments name; its exit code."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False) or 0
     except OnnxrematError as error:
-        _err.print(f"onnxremat: {error}", markup=False)
-        if "--json" in sys.argv and not _emitted:
-            _out.print_json(json.dumps({"error": str(error), "exit_code": error.exit_code}))
-        sys.exit(error.exit_code)
+        return _failed(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _err.print("onnxremat: interrupted, nothing was written", markup=False)
-        sys.exit(Interrupted.exit_code)
+        code = Interrupted.exit_code
     except typer.Exit as stop:
-        sys.exit(stop.exit_code)
+        code = stop.exit_code
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITABLE:
+            raise
+        _discard(sys.stdout)
+        return _failed(f"cannot write to standard output: {error.strerror}", UsageError.exit_code)
     except Exception as error:
         if type(error).__module__.startswith(("click", "typer")) and hasattr(
             error, "format_message"
         ):
-            _err.print(f"onnxremat: {error.format_message()}", markup=False)
-            sys.exit(2)
+            _tell(f"onnxremat: {error.format_message()}")
+            return UsageError.exit_code
         raise
+    if code == Interrupted.exit_code:  # typer returns it for a KeyboardInterrupt
+        return _failed("interrupted, nothing was written", code)
+    return int(code)
+
+
+def _failed(message: str, code: int) -> int:
+    """Say why a command failed, as an object too with --json if no result was printed."""
+    _tell(f"onnxremat: {message}")
+    if "--json" in sys.argv and not INTERRUPTS.told:
+        INTERRUPTS.told = True
+        try:
+            _print_json({"error": message, "exit_code": code})
+        except OSError:
+            _discard(sys.stdout)
+    return code

@@ -27,7 +27,6 @@ from onnxremat.importer import (
 from onnxremat.planners import compile_kernels, compiled_kernels_cached
 from onnxremat.planners._engine import usable_processors
 from onnxremat.runtimes.compare import different_names
-from onnxremat.runtimes.functions import expand_functions
 from onnxremat.runtimes.inputs import load_inputs, make_inputs
 from onnxremat.runtimes.measure import in_memory, run_outputs
 from onnxremat.runtimes.measure_time import MEASURE_SECONDS
@@ -36,6 +35,7 @@ from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
+from onnxremat.runtimes.settle import kept_single, settled
 from onnxremat.runtimes.watching import Listener
 from onnxremat.runtimes.wire import Array
 from onnxremat_rewriters.release import Released, release
@@ -44,6 +44,12 @@ from onnxremat_rewriters.substitutes import Replaced, Substitution, substitute
 
 COMPILING = "compiling the planner, once on this machine (about 20 s)"
 """A stage worth telling even where progress is not shown."""
+
+UNSETTLED = (
+    "ONNX Runtime executes other nodes than the model has, and does not say which: what it "
+    "measures decides, and plans may miss"
+)
+"""Told where a model cannot be settled; planning goes on."""
 
 PLANNING, CHOOSING = "planning", "choosing regions to tile"
 """The stages that time limits, and that an interruption ends with the best plan so far."""
@@ -193,9 +199,9 @@ class Feed:
 @dataclass(frozen=True)
 class Subject:
     """A model ready for planning. `profile`, `types` (of values, by name) and `imported` belong to
-    the released model, in which nodes that the runtime would expand into functions are expanded
-    too. `replaced` are nodes for which others stand (`with_substitutes`), `rounded` names of nodes
-    that run in tiles and may round differently there."""
+    the released model, which is settled too: its nodes are those that the runtime executes
+    (`runtimes.settle`). `replaced` are nodes for which others stand (`with_substitutes`), `rounded`
+    names of nodes that run in tiles and may round differently there."""
 
     feed: Feed
     released: Released
@@ -209,6 +215,11 @@ class Subject:
     def exact(self) -> bool:
         """Whether it computes the bits of the original."""
         return not self.rounded and all(one.exact for one in self.replaced)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the runtime executes the nodes of the released model as they stand."""
+        return self.profile.is_of(self.released.model, self.feed.recipe.execution_order)
 
     def released_source(self) -> ModelSource:
         """The released model, to be run."""
@@ -264,16 +275,21 @@ def optimized_feed(feed: Feed, options: Options) -> Feed:
     return done
 
 
-def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> Subject:
-    """Everything that planning needs to know of a model. Runs it a few times.
+def prepare(
+    model: Path | LoadedModel, options: Options, progress: ProgressReport = silent
+) -> Subject:
+    """Everything that planning needs to know of a model: a file, or one that was read already.
+
+    It is run a few times.
 
     Raises UsageError or ModelError, as `prepare_feed`; ModelError too if the runtime refuses it.
     """
     progress("reading the model")
-    feed = prepare_feed(path, options)
+    feed = feed_for(model if isinstance(model, LoadedModel) else load(model), options)
     if is_stock(feed.loaded.model):
         raise ModelError(
-            f"{path} was already rewritten for default session options: take the original"
+            f"{feed.loaded.path} was already rewritten for default session options: take the "
+            "original"
         )
     known = {node.op_type for node in feed.loaded.model.graph.node}
     for op_type in options.allow_ops:
@@ -283,7 +299,11 @@ def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> 
         progress("optimizing the model")
         feed = optimized_feed(feed, options)
     listener = stage(progress, "running the model to learn sizes, workspace and times")
-    return studied(feed, release(feed.loaded.model), options, listener)
+    released = settled_release(feed, release(feed.loaded.model))
+    subject = studied(feed, released, options, listener)
+    if not subject.settled:
+        progress(UNSETTLED)
+    return subject
 
 
 def with_substitutes(
@@ -311,12 +331,27 @@ def with_substitutes(
     return replace(again, replaced=subject.replaced + made.replaced)
 
 
+def settled_release(feed: Feed, released: Released) -> Released:
+    """The released model with the nodes that the runtime executes, and released again; the argument
+    itself if those are its own."""
+    model = settled(released.model, feed.loaded.base_dir, feed.recipe)
+    if model is released.model:
+        return released
+    again = release(model)
+    return replace(
+        again,
+        dropped_nodes=released.dropped_nodes + again.dropped_nodes,
+        dropped_outputs=released.dropped_outputs + again.dropped_outputs,
+        size_readers=released.size_readers + again.size_readers,
+    )
+
+
 def studied(
     feed: Feed, released: Released, options: Options, listener: Listener | None = None
 ) -> Subject:
     """Run a released model and import it. `listener` hears how the runs are going."""
 
-    def run_profiled(model: onnx.ModelProto) -> RunProfile:
+    def profiled(model: onnx.ModelProto) -> RunProfile:
         return profile_run(
             model,
             feed.loaded.base_dir,
@@ -326,10 +361,12 @@ def studied(
             listener=listener,
         )
 
-    run = run_profiled(released.model)
-    if run.expanded:
-        released = release(expand_functions(released.model, run.expanded))
-        run = run_profiled(released.model)
+    run = profiled(released.model)
+    if not run.is_of(released.model, feed.recipe.execution_order):
+        made = settled_release(feed, released)
+        if made is not released:
+            released = made
+            run = profiled(released.model)
     subject_model = replace(feed.loaded, model=released.model)
     types = infer_types(subject_model, feed.binding, measured_types(released.model, run))
     imported = import_model(
@@ -344,6 +381,7 @@ def studied(
             else None
         ),
         allow_recompute=options.allow_ops,
+        kept_single=kept_single(released.model),
     )
     return Subject(feed, released, run, types, imported)
 

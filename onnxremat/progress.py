@@ -4,6 +4,7 @@ one line every ten seconds where standard error is none.
 
 import threading
 import time
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,14 +17,21 @@ _STATUS_SECONDS = 1.0
 class Progress:
     """A ProgressReport that shows what it was told last, and how long that stage has taken.
 
-    `quiet`: nothing is shown. `announced` is a stage that gets a line at once. A thread of its own
-    shows it, from the first stage on until `stop`.
+    `console` is standard error, `tell` prints a line there. `quiet`: nothing is shown. `announced`
+    is a stage that gets a line at once. A thread of its own shows all others, from the first one on
+    until `stop`.
     """
 
     def __init__(
-        self, console: Console, *, quiet: bool, announced: str = "", every: float = LINE_SECONDS
+        self,
+        console: Console,
+        tell: Callable[[str], None],
+        *,
+        quiet: bool,
+        announced: str = "",
+        every: float = LINE_SECONDS,
     ) -> None:
-        self._console, self._quiet, self._announced = console, quiet, announced
+        self._tell, self._quiet, self._announced = tell, quiet, announced
         self._stage = self._detail = ""
         self._began = time.monotonic()
         self._over = threading.Event()
@@ -38,7 +46,7 @@ class Progress:
         if self._quiet:
             return
         if stage == self._announced:
-            self._console.print(f"onnxremat: {stage}")
+            self._tell(f"onnxremat: {stage}")
         if self._status is not None:
             self._status.update(escape(self._said()))
             self._status.start()
@@ -55,7 +63,7 @@ class Progress:
             if self._status is not None:
                 self._status.update(escape(self._said()))
             else:
-                self._console.print(f"onnxremat: {self._said()}", markup=False)
+                self._tell(f"onnxremat: {self._said()}")
 
     def stop(self) -> None:
         """Show nothing any more."""

@@ -228,7 +228,7 @@ def _verification_rows(result: Verification) -> list[tuple[str, str]]:
         same = "ops were replaced by others that round differently"
     elif result.identical:
         same += f" to {result.compared_with or 'the original under the same session options'}"
-    order = "as planned" if result.order_as_planned else "NOT as planned"
+    order = "as planned" if result.order_as_planned else "not as planned; measured all the same"
     return [
         ("measured time", _times(result)),
         ("outputs", same),

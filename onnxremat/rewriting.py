@@ -12,7 +12,9 @@ import onnx
 from onnxremat.attempts import Attempts, Planned, substituted
 from onnxremat.auditing import Floor, Peak, find_floor, find_peak
 from onnxremat.errors import ModelError, UsageError
-from onnxremat.files import check_external_data, check_output, copy_external_data, write_file
+from onnxremat.files import check_outputs, external_copies, write_files
+from onnxremat.importer import load
+from onnxremat.interrupts import PLACING
 from onnxremat.plan import Plan
 from onnxremat.planners import PLANNERS
 from onnxremat.planning import PlanningTime
@@ -124,8 +126,10 @@ def rewrite(
     `mem` is a limit (`"4MB"`, bytes, `"60%"` of the model's own measured figure, `"min"`) of what
     the target that the options choose limits: the activation peak by default, the resident peak
     with `session="stock"`, the arena with `runtime="generic"`. `output` is written at the very end,
-    under a temporary name first; without it nothing is written. `plan_output` is for the static
-    plan of the result, as JSON. `stop()` turning true ends planning with the best plan so far.
+    with copies of external weights if it is in another folder; without it nothing is written.
+    `plan_output` is for the static plan of the result, as JSON. All of them are written, or none;
+    files that the model needs are refused as outputs before anything runs. `stop()` turning true
+    ends planning with the best plan so far.
 
     Raises UsageError, ModelError, InfeasibleError (proved), NoPlanFoundError (not found in time),
     VerificationError.
@@ -140,23 +144,23 @@ def rewrite(
     plan_target = None if plan_output is None else Path(plan_output)
     if plan_target is not None and options.session == "stock":
         raise UsageError("--emit-plan: with --session stock buffers are placed by the runtime")
-    for written in (target, plan_target):
-        if written is not None:
-            check_output(path, written)
-    if target is not None and plan_target is not None and target.resolve() == plan_target.resolve():
-        raise UsageError(f"cannot write {target}: model and plan need a file each")
-    subject = prepare(path, options, progress)
+    progress("reading the model")
+    loaded = load(path)
+    check_outputs(loaded, options.inputs, (target, plan_target))
     if target is not None:
-        check_external_data(subject.feed.loaded.model, path, target)
+        external_copies(loaded.model, path.parent, target, (plan_target,))
+    subject = prepare(loaded, options, progress)
     result = _plan_and_verify(
         subject, limit, options, static=plan_target is not None, progress=progress, stop=stop
     )
     progress("writing")
-    if target is not None:
-        copy_external_data(result.model, path, target)
-        write_file(result.model.SerializeToString(), target)
+    contents, copies = dict[Path, bytes](), dict[Path, Path]()
     if plan_target is not None and result.static is not None:
-        write_file(result.static.as_json().encode(), plan_target)
+        contents[plan_target] = result.static.as_json().encode()
+    if target is not None:
+        copies = external_copies(result.model, path.parent, target, (plan_target,))
+        contents[target] = result.model.SerializeToString()
+    write_files(contents, copies, lambda: progress(PLACING))
     return replace(result, output=target, plan_output=plan_target)
 
 

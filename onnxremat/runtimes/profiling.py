@@ -21,9 +21,9 @@ from onnxremat.errors import ModelError, UsageError
 from onnxremat.importer.values import ValueType
 from onnxremat.runtimes.measure_time import HEAP_SHARE, MEASURE_SECONDS, PROFILE_SHARE
 from onnxremat.runtimes.node_heap import CountedHeap, count_heap
-from onnxremat.runtimes.order import is_constant
+from onnxremat.runtimes.order import emulated_order, is_constant
 from onnxremat.runtimes.process import ModelSource, run_job
-from onnxremat.runtimes.recipe import OptimizationLevel, Recipe
+from onnxremat.runtimes.recipe import ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.watching import Listener
 from onnxremat.runtimes.wire import Array
 from onnxremat.runtimes.workspace import STATISTICS_EXACT, VARIADIC, known_workspace_bytes
@@ -50,12 +50,13 @@ class RunProfile:
 
     `order` has the nodes as they executed, `nodes` tells about each. Constant nodes do not
     execute. `expanded` are nodes that the runtime replaced by the nodes of their function: they
-    are neither in `nodes` nor in `order`, for their parts do not run together (see `functions`).
-    `foreign` are the op types of nodes that the runtime added (function bodies; casts around what a
-    kernel lacks), as they ran. `heap` is what was counted node by node, None if no node asked for
-    it. `unmeasured` are nodes whose workspace is an estimate: what the runtime's statistics say,
-    which miss what kernels keep elsewhere. `heap.reason` says why. `run_seconds` is how long the
-    fastest run took.
+    are neither in `nodes` nor in `order`, for their parts do not run together. `foreign` are the op
+    types of nodes that the runtime added (function bodies; casts around what a kernel lacks), as
+    they ran. A model that is settled (`runtimes.settle`) has neither.
+
+    `heap` is what was counted node by node, None if no node asked for it. `unmeasured` are nodes
+    whose workspace is an estimate: what the runtime's statistics say, which miss what kernels keep
+    elsewhere. `heap.reason` says why. `run_seconds` is how long the fastest run took.
     """
 
     order: tuple[int, ...]
@@ -70,6 +71,12 @@ class RunProfile:
     def estimated_reason(self) -> str:
         """Why the workspace of `unmeasured` nodes is an estimate; empty if there are none."""
         return self.heap.reason if self.unmeasured and self.heap is not None else ""
+
+    def is_of(self, model: onnx.ModelProto, mode: ExecutionOrder) -> bool:
+        """Whether the nodes of `model`, and no others, were executed as its file says, in a mode
+        of the runtime. O((n + m) log n)."""
+        expected = tuple(emulated_order(model.graph.node, mode))
+        return not self.expanded and not self.foreign and self.order == expected
 
 
 def profile_run(
@@ -93,7 +100,9 @@ def profile_run(
     the file and ask again. Raises ModelError if the runtime refuses the model; UsageError if the
     recipe lets it optimize, because nodes that were merged cannot be told apart.
     """
-    seen = _profiled(model, base_dir, inputs, recipe, runs, PROFILE_SHARE * seconds, listener)
+    seen = seen_run(
+        model, base_dir, inputs, recipe, runs, seconds=PROFILE_SHARE * seconds, listener=listener
+    )
     asked = tuple(v for v in seen.order if _needs_heap(model.graph.node[v]))
     if not asked or seen.expanded:
         return replace(seen, unmeasured=asked)
@@ -117,40 +126,36 @@ def profile_run(
     return replace(seen, nodes=nodes, unmeasured=unmeasured, heap=counted)
 
 
-def executed_order(
-    model: onnx.ModelProto, base_dir: Path | str, inputs: Mapping[str, Array], recipe: Recipe
-) -> tuple[int, ...]:
-    """`RunProfile.order` from one run, and nothing else. Raises as `profile_run`."""
-    return _profiled(model, base_dir, inputs, recipe, 1, None, None).order
-
-
-def _profiled(
+def seen_run(
     model: onnx.ModelProto,
     base_dir: Path | str,
     inputs: Mapping[str, Array],
     recipe: Recipe,
-    runs: int,
-    seconds: float | None,
-    listener: Listener | None,
+    runs: int = 1,
+    *,
+    seconds: float | None = None,
+    listener: Listener | None = None,
 ) -> RunProfile:
-    """What the runtime's own profile and statistics tell."""
+    """`profile_run` without counting any heap: enough for the order, and quick. Of workspace it has
+    what the runtime's statistics tell. There are fewer runs if the next would not end within
+    `seconds`."""
     if recipe.optimization is not OptimizationLevel.NONE:
         raise UsageError("profiling needs a recipe without optimizations (save the optimized file)")
     if runs < 1:
         raise UsageError(f"{runs} runs: at least one is needed")
-    recipe = replace(recipe, mem_pattern=False)
+    settings = replace(recipe, mem_pattern=False)
     source = ModelSource(model=named_copy(model), base_dir=Path(base_dir))
     options = {"runs": runs, "seconds": seconds}
     try:
         with run_job(
-            "profile", [source], [recipe], inputs, options=options, listener=listener
+            "profile", [source], [settings], inputs, options=options, listener=listener
         ) as job:
             events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
             stats = (job.folder / job.answer["stats"]).read_text(encoding="utf-8")
-            took = min(job.answer["run_seconds"])
+            fastest = min(job.answer["run_seconds"])
     except ModelError as error:
         raise ModelError(_with_own_names(model, str(error))) from error
-    return replace(read_profile(model, events, stats), run_seconds=took)
+    return replace(read_profile(model, events, stats), run_seconds=fastest)
 
 
 def _with_own_names(model: onnx.ModelProto, message: str) -> str:
@@ -271,7 +276,12 @@ def _node_profile(
 
 
 def _types(entries: Sequence[Mapping[str, Sequence[int]]]) -> list[ValueType]:
-    return [ValueType(dtype, tuple(shape)) for e in entries for dtype, shape in e.items()]
+    return [ValueType(_onnx_name(t), tuple(shape)) for e in entries for t, shape in e.items()]
+
+
+def _onnx_name(element: str) -> str:
+    """`float8e4m3fn` and `int4` for what the profile calls `Float8E4M3FN` and `Int4x2`."""
+    return re.sub(r"^(u?int[24])x\d$", r"\1", element.lower())
 
 
 def _placed(

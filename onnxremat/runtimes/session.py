@@ -14,9 +14,10 @@ from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession, 
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.runtimes import recipe as recipes
 from onnxremat.runtimes.layout import layout_width
-from onnxremat.runtimes.library import RUNTIME_ERRORS
+from onnxremat.runtimes.library import RUNTIME_ERRORS, model_content, native_path
 from onnxremat.runtimes.process import one_line
 from onnxremat.runtimes.record import PlanRecord, file_record
+from onnxremat.runtimes.runner import DATA_FOLDER
 
 
 def open_session(
@@ -78,8 +79,11 @@ class PlannedSession(InferenceSession):
     def __init__(
         self, path: Path, plan: PlanRecord, options: Any, providers: Sequence[str]
     ) -> None:
+        content = model_content(path)
+        if isinstance(content, bytes):
+            options.add_session_config_entry(DATA_FOLDER, native_path(path.resolve().parent))
         super().__init__(
-            str(path), sess_options=options, providers=list(providers), enable_fallback=0
+            content, sess_options=options, providers=list(providers), enable_fallback=0
         )
         self.plan = plan
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from onnxremat.runtimes import resident as memory
 from onnxremat.runtimes.heap_trace import read_trace
+from onnxremat.runtimes.library import native_path
 from onnxremat.runtimes.recipe import Recipe, session_options
 from onnxremat.runtimes.runner import Runner, RuntimeRefusal, refusals, runtime_session
 from onnxremat.runtimes.watching import PROGRESS
@@ -72,7 +73,7 @@ def profile(request: Request) -> dict[str, Any]:
 
     Runs end when the next one would not end within `seconds`; the first one is made anyway.
     """
-    config = {STATS_CONFIG: str(request.folder / STATS_FILE)}
+    config = {STATS_CONFIG: native_path(request.folder / STATS_FILE)}
     runner = request.runner(0, config=config, profile_prefix=PROFILE_PREFIX)
     seconds = _run_within(request, runner.run, runner, "profiled run")
     profile_file = runner.session.end_profiling()
@@ -105,7 +106,7 @@ def optimize(request: Request) -> dict[str, Any]:
     """
     with refusals(0):
         options = session_options(request.recipes[0])
-        options.optimized_model_filepath = str(request.folder / OPTIMIZED_FILE)
+        options.optimized_model_filepath = native_path(request.folder / OPTIMIZED_FILE)
         for key, value in (
             ("file_name", WEIGHTS_FILE),
             ("min_size_in_bytes", str(_SMALLEST_EXTERNAL_BYTES)),

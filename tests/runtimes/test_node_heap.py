@@ -23,7 +23,7 @@ from onnxremat.runtimes.measure import (
     run_outputs,
 )
 from onnxremat.runtimes.process import Job
-from onnxremat.runtimes.profiling import executed_order, profile_run
+from onnxremat.runtimes.profiling import profile_run, seen_run
 from onnxremat.runtimes.recipe import RECIPE
 from onnxremat.runtimes.watching import watching
 from onnxremat.runtimes.worker_actions import Request
@@ -112,7 +112,7 @@ def test_marks_change_neither_order_nor_values_nor_the_model(seed: int) -> None:
     assert expected.keys() == got.keys()
     assert all(np.array_equal(expected[name], got[name]) for name in expected)
     own = {made.output[0]: v for v, made in enumerate(graph.graph.node)}
-    ran = executed_order(marked.model, Path.cwd(), inputs, RECIPE_1)
+    ran = seen_run(marked.model, Path.cwd(), inputs, RECIPE_1).order
     ran_names = [marked.model.graph.node[v].output[0] for v in ran]
     assert [own[name] for name in ran_names if name in own] == list(seen.order)
     marks = [

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from onnxremat.errors import ModelError
-from onnxremat.runtimes import process
+from onnxremat.runtimes import child
 from onnxremat.runtimes.measure import in_memory, measure_activation, run_outputs
 from onnxremat.runtimes.process import one_line
 from onnxremat.runtimes.recipe import RECIPE
@@ -133,9 +133,9 @@ def test_the_environment_of_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for name, text in dirty.items():
         monkeypatch.setenv(name, text)
-    made = process.child_environment(None)
+    made = child.child_environment(None)
     assert set(dirty) & set(made) == {"HOME"}
-    thresholds = process.child_environment(65536)
+    thresholds = child.child_environment(65536)
     assert thresholds["MALLOC_MMAP_THRESHOLD_"] == "65536"
     assert thresholds["MALLOC_TRIM_THRESHOLD_"] == "65536"
 

@@ -10,13 +10,13 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxremat.errors import ModelError, UsageError
-from onnxremat.runtimes.functions import expand_functions
 from onnxremat.runtimes.inputs import make_inputs
 from onnxremat.runtimes.measure import in_memory, measure_activation
 from onnxremat.runtimes.node_heap import count_heap
 from onnxremat.runtimes.order import priority_order
 from onnxremat.runtimes.profiling import RunProfile, inner_nodes, named_copy, profile_run
 from onnxremat.runtimes.recipe import RECIPE, STOCK
+from onnxremat.runtimes.settle import settled
 from onnxremat.runtimes.workspace import STATISTICS_EXACT, ValueType, known_workspace_bytes
 from tests.runtimes.build import (
     BOOL,
@@ -162,12 +162,11 @@ def test_nodes_that_the_runtime_expands_are_listed() -> None:
     assert set(found.foreign) >= {"HardSigmoid", "Softplus", "Tanh", "Mul"}
     assert found.nodes.keys() == {2, 3}
     assert (found.heap, found.unmeasured) == (None, (2,)), "counted when the parts are in the file"
-    expanded = expand_functions(graph, found.expanded)
+    expanded = settled(graph, Path.cwd(), RECIPE_1)
     again = profiled(expanded)
     assert again.expanded == again.foreign == again.unmeasured == ()
     assert again.order == tuple(range(len(expanded.graph.node)))
     assert {"a", "b", "c", "y"} <= {o for n in expanded.graph.node for o in n.output}
-    assert expand_functions(graph, ()) == graph
 
 
 def test_casts_around_missing_kernels_are_foreign_and_types_are_those_of_the_run() -> None:
