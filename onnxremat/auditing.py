@@ -21,9 +21,10 @@ from onnxremat.prepare import (
 )
 from onnxremat.runtimes.measure import PeakMeasurement, measure_activation
 from onnxremat.runtimes.measure_time import PEAK_SHARE
+from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule, given_order, with_eager_ops
-from onnxremat.tiling import TilingPlan, choose_regions, ordered_subject
+from onnxremat.tiling import Tiling, TilingPlan, choose_regions, ordered_subject
 from onnxremat.units import MemoryLimit
 
 _REORDER_SECONDS = _TILING_SECONDS = 5.0
@@ -136,10 +137,9 @@ def audit(
     reordered = PLANNERS["reorder"].function(problem, limits)
     progress("cutting into tiles", _at_most(_TILING_SECONDS, options))
     tiling = choose_regions(
-        ordered_subject(subject, reordered.schedule, options),
+        ordered_subject(subject, reordered.schedule, RECIPE_RULES, options),
         None,
-        threads=options.exact_threads,
-        allow_rounding=False,
+        Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, options.exact_threads, False),
         seconds=min(_TILING_SECONDS, options.time_limit),
     )
     return Audit(

@@ -1,34 +1,47 @@
-"""The command line: reads options, shows progress, prints results. No planning happens here."""
+"""The command line: reads options, shows progress, prints results. No planning happens here.
+
+What a command needs is imported when it runs: help and versions answer without loading onnx, the
+runtime or any solver.
+"""
 
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from rich.console import Console
 
 from onnxremat import cli_options as option
-from onnxremat import report
 from onnxremat.errors import (
     Interrupted,
     LimitExceededError,
+    ModelError,
     NoPlanFoundError,
     OnnxrematError,
     UsageError,
 )
-from onnxremat.files import write_files
 from onnxremat.interrupts import INTERRUPTS, PLACING
-from onnxremat.prepare import CHOOSING, COMPILING, PLANNING, Options, ProgressReport
 from onnxremat.progress import Progress
-from onnxremat.rewriting import outputs, rewrite
 from onnxremat.runtimes.measure_time import MEASURE_SECONDS
+from onnxremat.runtimes.run_limit import RUN_SECONDS
+from onnxremat.stages import CHOOSING, COMPILING, PLANNING
+from onnxremat.text import printable
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
+
+if TYPE_CHECKING:
+    from onnxremat.prepare import ProgressReport
+
+_COMMANDS = ("rewrite", "audit", "frontier", "verify", "planners")
+_NO_HELP = {"help": False}
+"""Where --help is not given, typer takes it to be False instead of None: to see that None is no
+truth value it would load pydantic, as long as all the rest takes."""
 
 app = typer.Typer(
     name="onnxremat",
@@ -37,7 +50,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"default_map": _NO_HELP | {name: _NO_HELP for name in _COMMANDS}},
 )
+_COUNT = re.compile(r"[0-9]{1,1000}")
 
 
 class _Console(Console):
@@ -48,12 +63,12 @@ class _Console(Console):
 
 
 _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EIO)
-_out = _Console(highlight=False, soft_wrap=True)
-_err = _Console(stderr=True, highlight=False, soft_wrap=True)
+_out = _Console(highlight=False, soft_wrap=True, emoji=False)
+_err = _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 @contextmanager
-def _progress(*, quiet: bool, polite: bool = False) -> Iterator[ProgressReport]:
+def _progress(*, quiet: bool, polite: bool = False) -> Iterator["ProgressReport"]:
     """Around the work of a command: what others left is removed before it, and its own if a signal
     ends it. A `polite` one can stop planning early (`INTERRUPTS.requested`)."""
     from onnxremat.temporary import sweep
@@ -96,8 +111,8 @@ def parse_dims(pairs: list[str]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for pair in pairs:
         name, equals, size = pair.rpartition("=")
-        if not equals or not name or not size.isdigit() or int(size) < 1:
-            raise UsageError(f"--dim: {pair!r} is not NAME=VALUE with a positive whole number")
+        if not equals or not name or not _COUNT.fullmatch(size):
+            raise UsageError(f"--dim: {pair!r} is not NAME=VALUE with a whole number")
         if dims.setdefault(name, int(size)) != int(size):
             raise UsageError(f"--dim: {name} is given as {dims[name]} and as {size}")
     return dims
@@ -111,6 +126,8 @@ def _emit(
     INTERRUPTS.told = True
     try:
         if as_json:
+            from onnxremat import report
+
             _print_json(report.as_json(result))
         else:
             _out.print(text(result), markup=False)
@@ -123,9 +140,8 @@ def _emit(
 
 
 def _print_json(data: Any) -> None:
-    """ASCII alone where the output is no UTF-8: all else would be escaped as JSON does not know."""
-    utf8 = _out.encoding.lower().replace("-", "") == "utf8"
-    _out.print_json(json.dumps(data), ensure_ascii=not utf8)
+    """ASCII alone: a terminal obeys some characters, and not every output takes the others."""
+    _out.print_json(json.dumps(data), ensure_ascii=True)
 
 
 def _tell(line: str) -> None:
@@ -164,18 +180,24 @@ def rewrite_command(
     costs: option.Costs = "model",
     time_limit: option.TimeLimit = 10.0,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
     seed: option.Seed = 0,
     verify: option.Verify = True,
     as_json: option.AsJson = False,
 ) -> None:
     """Write a model that runs within a memory limit."""
+    from onnxremat.prepare import Options
+    from onnxremat.report import rewrite_text
+    from onnxremat.rewriting import outputs, rewrite
+
     limit = parse_limit(mem)
     options = Options(
         runtime=runtime, session=session, order=order, optimize=optimize, dims=parse_dims(dim),
         inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
         allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
-        time_limit=time_limit, measure_limit=measure_limit, threads=threads, seed=seed,
+        time_limit=time_limit, measure_limit=measure_limit, run_limit=run_limit, threads=threads,
+        seed=seed,
         verify=verify,
     )  # fmt: skip
     target, plan = outputs(model, limit, options, output, emit_plan)
@@ -189,7 +211,7 @@ def rewrite_command(
             progress=progress,
             stop=lambda: INTERRUPTS.requested,
         )
-    _emit(result, report.rewrite_text, as_json=as_json, written=target)
+    _emit(result, rewrite_text, as_json=as_json, written=target)
 
 
 @app.command("audit")
@@ -199,6 +221,7 @@ def audit_command(
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
     fail_above: option.FailAbove = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
@@ -206,15 +229,18 @@ def audit_command(
 ) -> None:
     """Say what a model needs, where its peak is, and how far a schedule could lower it."""
     from onnxremat.auditing import audit
+    from onnxremat.prepare import Options
+    from onnxremat.report import audit_text
 
     limit = parse_limit(mem) if mem is not None else None
     ceiling = parse_bytes(fail_above, "--fail-above") if fail_above is not None else None
     options = Options(
-        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit, seed=seed
-    )
+        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
+        run_limit=run_limit, seed=seed,
+    )  # fmt: skip
     with _progress(quiet=as_json) as progress:
         result = audit(model, options, limit=limit, progress=progress)
-    _emit(result, report.audit_text, as_json=as_json)
+    _emit(result, audit_text, as_json=as_json)
     if ceiling is not None and result.original_peak_bytes > ceiling:
         raise LimitExceededError(
             f"the activation peak, {format_bytes(result.original_peak_bytes)}, is above "
@@ -231,19 +257,22 @@ def frontier_command(
     html: option.Html = None,
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
     """Plan for many limits with many planners: memory against time. Writes no model."""
+    from onnxremat.files import write_files
     from onnxremat.frontier_report import frontier_html, frontier_text
     from onnxremat.frontiers import DEFAULT_PLANNERS, frontier
+    from onnxremat.prepare import Options
 
     chosen = DEFAULT_PLANNERS if planners is None else tuple(planners.split(","))
     options = Options(
         dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit,
-        measure_limit=measure_limit,
+        measure_limit=measure_limit, run_limit=run_limit,
     )  # fmt: skip
     with _progress(quiet=as_json) as progress:
         result = frontier(
@@ -262,21 +291,25 @@ def verify_command(
     mem: option.LimitToKeep = None,
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
     """Run two models: outputs equal bit for bit, measured peaks, measured times."""
+    from onnxremat.prepare import Options
+    from onnxremat.report import verification_text
     from onnxremat.verification import require, verify_files
 
     limit = parse_limit(mem) if mem is not None else None
     options = Options(
-        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit, seed=seed
-    )
+        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
+        run_limit=run_limit, seed=seed,
+    )  # fmt: skip
     with _progress(quiet=as_json) as progress:
         result = verify_files(original, rewritten, options, progress=progress)
-    _emit(result, report.verification_text, as_json=as_json)
+    _emit(result, verification_text, as_json=as_json)
     require(result, limit.resolve(result.original_peak_bytes) if limit else None)
 
 
@@ -284,8 +317,9 @@ def verify_command(
 def planners_command(as_json: option.AsJson = False) -> None:
     """List the planners, with the paper of each."""
     from onnxremat.planners import PLANNERS
+    from onnxremat.tables import planners_text
 
-    _emit(tuple(PLANNERS.values()), report.planners_text, as_json=as_json)
+    _emit(tuple(PLANNERS.values()), planners_text, as_json=as_json)
 
 
 @app.callback(invoke_without_command=True)
@@ -298,7 +332,12 @@ def _main(version: option.Version = False) -> None:
 
 
 def main() -> None:
-    """Entry point of the `onnxremat` command: one clear line and an exit code for every error."""
+    """Entry point of the `onnxremat` command: one clear line and an exit code for every error.
+
+    ONNX Runtime is told not to collect telemetry, unless the environment says otherwise: without a
+    home folder it would warn that it cannot store an identity for it.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
@@ -322,11 +361,13 @@ def _run() -> int:
             raise
         _discard(sys.stdout)
         return _failed(f"cannot write to standard output: {error.strerror}", UsageError.exit_code)
+    except MemoryError:
+        return _failed("this machine has not enough memory for the model", ModelError.exit_code)
     except Exception as error:
         if type(error).__module__.startswith(("click", "typer")) and hasattr(
             error, "format_message"
         ):
-            _tell(f"onnxremat: {error.format_message()}")
+            _tell(f"onnxremat: {printable(error.format_message())}")
             return UsageError.exit_code
         raise
     if code == Interrupted.exit_code:  # typer returns it for a KeyboardInterrupt

@@ -27,9 +27,10 @@ from onnxremat.prepare import (
     prepare_planner,
     silent,
 )
+from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES
 from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
 from onnxremat.schedule import given_order, with_eager_ops
-from onnxremat.tiling import choose_regions
+from onnxremat.tiling import Tiling, choose_regions
 from onnxremat.units import format_bytes
 from onnxremat_rewriters.release import release
 
@@ -208,8 +209,7 @@ class _Runs:
         tiling = choose_regions(
             self.subject,
             budget,
-            threads=self.options.exact_threads,
-            allow_rounding=False,
+            Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, self.options.exact_threads, False),
             seconds=self.options.time_limit,
         )
         why = "" if tiling.regions or not tiling.reasons else tiling.reasons[0]

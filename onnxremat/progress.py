@@ -7,19 +7,23 @@ import time
 from collections.abc import Callable
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
+
+from onnxremat.text import printable
 
 LINE_SECONDS = 10.0
 """How often a line is printed where there is no terminal."""
 _STATUS_SECONDS = 1.0
+_LONGEST = 200
+"""Characters of a stage and its detail that are shown."""
 
 
 class Progress:
     """A ProgressReport that shows what it was told last, and how long that stage has taken.
 
-    `console` is standard error, `tell` prints a line there. `quiet`: nothing is shown. `announced`
-    is a stage that gets a line at once. A thread of its own shows all others, from the first one on
-    until `stop`.
+    `tell` prints a line on `console`, if it can. `quiet`: nothing is shown. `announced` begins
+    a stage that gets a line at once. A thread of its own shows it, from the first stage on until
+    `stop`.
     """
 
     def __init__(
@@ -45,10 +49,10 @@ class Progress:
         self._stage, self._detail = stage, detail
         if self._quiet:
             return
-        if stage == self._announced:
+        if self._announced and stage.startswith(self._announced):
             self._tell(f"onnxremat: {stage}")
         if self._status is not None:
-            self._status.update(escape(self._said()))
+            self._status.update(Text(self._said()))
             self._status.start()
         if self._thread is None:
             self._thread = threading.Thread(target=self._show, daemon=True)
@@ -56,12 +60,13 @@ class Progress:
 
     def _said(self) -> str:
         detail = f": {self._detail}" if self._detail else ""
-        return f"{self._stage}{detail} ({time.monotonic() - self._began:.0f} s)"
+        said = printable(f"{self._stage}{detail}", _LONGEST)
+        return f"{said} ({time.monotonic() - self._began:.0f} s)"
 
     def _show(self) -> None:
         while not self._over.wait(self._every):
             if self._status is not None:
-                self._status.update(escape(self._said()))
+                self._status.update(Text(self._said()))
             else:
                 self._tell(f"onnxremat: {self._said()}")
 

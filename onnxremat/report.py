@@ -1,5 +1,6 @@
 """Results as text for people and as plain data for machines."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -12,12 +13,13 @@ import onnx
 from onnxremat.attribution import MeasuredPeak
 from onnxremat.auditing import Audit, HeldTensor
 from onnxremat.plan import PlanStatus
-from onnxremat.planners import PlannerInfo
 from onnxremat.rewriting import RewriteResult
 from onnxremat.runtimes.compare import Rounding
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMethod
 from onnxremat.runtimes.recipe import ExecutionOrder
+from onnxremat.tables import columns, table
+from onnxremat.text import printable
 from onnxremat.tiling import TilingPlan
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat.verification import Verification
@@ -29,6 +31,7 @@ _ESTIMATED_SHOWN = _BEYOND_SHOWN = 3
 _BEYOND_BYTES = 65536
 _NAME_SHOWN = 48
 _REGIONS_SHOWN = 4
+_SIZES_SHOWN = 3
 _LEFT_OUT = (onnx.ModelProto, StaticPlan, StockModel, OrderCheck)
 
 
@@ -82,13 +85,7 @@ def rewrite_text(result: RewriteResult) -> str:
         )
     if result.static is not None:
         rows.append(("static plan", _static(result.static)))
-    rows.append(
-        ("recomputed", f"{result.recomputed} executions beside {result.nodes_before} nodes")
-    )
-    if result.replaced:
-        rows.append(("replaced", _replaced(result.replaced)))
-    if result.tiling is not None:
-        rows.append(("tiled", _tiled(result.tiling)))
+    rows.extend(_change_rows(result))
     unchanged = result.stock is not None and result.stock.chosen is None
     if plan.one_pass and not unchanged:
         rows.append(("planned time", _planned_time(result)))
@@ -104,6 +101,18 @@ def rewrite_text(result: RewriteResult) -> str:
             rows.append(("", str(result.plan_output)))
         rows.append(("open it with", _opened(result)))
     return table(rows)
+
+
+def _change_rows(result: RewriteResult) -> list[tuple[str, str]]:
+    """What is another in the file, and what follows for other sizes."""
+    rows = [("recomputed", f"{result.recomputed} executions beside {result.nodes_before} nodes")]
+    if result.replaced:
+        rows.append(("replaced", _replaced(result.replaced)))
+    if result.tiling is not None:
+        rows.append(("tiled", _tiled(result.tiling)))
+    if result.sizes:
+        rows.append(("sizes", _sizes(result)))
+    return rows
 
 
 def _opened(result: RewriteResult) -> str:
@@ -168,6 +177,19 @@ def _tiled(tiling: TilingPlan) -> str:
         parts.append(f"made again in tiles: {', '.join(map(_shown, tiling.recomputed))}")
     parts.append(f"{tiling.nodes_added} nodes more; for {tiling.threads} threads")
     return "; ".join(parts)
+
+
+def _sizes(result: RewriteResult) -> str:
+    """What the file does at other sizes than the planned ones."""
+    shown = [
+        f"{_shown(name)} {list(shape)}"
+        for name, shape in itertools.islice(result.sizes.items(), _SIZES_SHOWN)
+    ]
+    more = len(result.sizes) - len(shown)
+    planned = ", ".join(shown) + (f" and {more} more" if more else "")
+    if result.any_size:
+        return f"{planned}: others run, too, but the limit holds for these"
+    return f"{planned}: declared in the file, which any runtime refuses to run at others"
 
 
 def _planned_time(result: RewriteResult) -> str:
@@ -391,26 +413,6 @@ def _held_table(held: Sequence[HeldTensor]) -> str:
 
 def _shown(name: str) -> str:
     """A name as a table has room for it; exporters write some that are hundreds of letters long."""
+    name = printable(name)
     half = _NAME_SHOWN // 2
     return name if len(name) <= _NAME_SHOWN else f"{name[:half]}...{name[-half:]}"
-
-
-def planners_text(planners: Sequence[PlannerInfo]) -> str:
-    """The planner table."""
-    return columns([("planner", "what it does", "source"),
-                     *((p.name, p.summary, p.source) for p in planners)])  # fmt: skip
-
-
-def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Labels and texts, one under the other."""
-    width = max(len(label) for label, _ in rows)
-    return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells in columns of equal width."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )

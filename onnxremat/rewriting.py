@@ -3,18 +3,19 @@
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
 
-from onnxremat.attempts import Attempts, Planned, substituted
+from onnxremat.attempts import Attempts, substituted
 from onnxremat.auditing import Floor, Peak, find_floor, find_peak
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.files import check_outputs, external_copies, write_files
-from onnxremat.importer import load
+from onnxremat.importer import declare_sizes, load
 from onnxremat.interrupts import PLACING
+from onnxremat.outcomes import Planned
 from onnxremat.plan import Plan
 from onnxremat.planners import PLANNERS
 from onnxremat.planning import PlanningTime
@@ -48,7 +49,9 @@ class RewriteResult:
     measured figures of that kind. `peak` and `floor` describe the original in its own order, with
     substitutes for the nodes in `replaced`. `tiling` says which regions run in tiles; then `plan`
     is of the tiled model. It is None where no tiles were needed. `extra_time` is the share of one
-    pass of the model that tiles and recomputation add, by the cost model. `stock` is there for
+    pass of the model that tiles and recomputation add, by the cost model. `sizes` are the planned
+    shapes of the inputs that the original leaves open: with `any_size` the file leaves them open,
+    too, and runs at others; without, it declares them. `stock` is there for
     files for default session options, `static` if a static plan was asked for, and `plan_output` is
     where it was written. `verification` is None with `verify=False`. `planning_seconds` is the time
     from the imported model to the rewritten one, measuring it included. `stopped`: planning was
@@ -72,6 +75,8 @@ class RewriteResult:
     original: PeakMeasurement
     released: PeakMeasurement
     rewritten: PeakMeasurement
+    sizes: Mapping[str, tuple[int, ...]]
+    any_size: bool
     stock: StockResult | None
     static: StaticPlan | None
     plan_output: Path | None
@@ -177,7 +182,7 @@ def _plan_and_verify(
         raise ModelError("the model computes nothing at run time: there is nothing to plan")
     target = make_target(subject, options, progress)
     budget = limit.resolve(target.original.peak_bytes)
-    whole = target.subject = substituted(subject, options, budget, progress)
+    whole = target.subject = substituted(subject, options, budget, target.rules, progress)
     graph = whole.imported.graph
     mode = ExecutionOrder(options.order)
     peak = find_peak(graph, own_schedule(whole.imported, mode), target.rules)
@@ -198,6 +203,7 @@ def _plan_and_verify(
         tiled = subject.imported.graph
         schedule = as_executed(tiled, plan.schedule, mode)
         made = replace(made, static=emit_plan(tiled, schedule, target.rules, seed=options.seed))
+    shapes = subject.feed.binding.input_shapes
     return RewriteResult(
         model=final,
         output=None,
@@ -216,6 +222,8 @@ def _plan_and_verify(
         original=target.original,
         released=target.released,
         rewritten=made.measured,
+        sizes={name: shapes[name] for name in subject.feed.open_inputs},
+        any_size=not _sized(target),
         stock=made.stock,
         static=made.static,
         plan_output=None,
@@ -223,6 +231,11 @@ def _plan_and_verify(
         planning_seconds=planning_seconds,
         stopped=stop is not None and stop(),
     )
+
+
+def _sized(target: Target) -> bool:
+    """Whether what is written holds for the planned sizes only."""
+    return target.sized or target.subject.sized
 
 
 def _with_record(target: Target, planned: Planned, limit_bytes: int | None) -> onnx.ModelProto:
@@ -235,6 +248,9 @@ def _with_record(target: Target, planned: Planned, limit_bytes: int | None) -> o
     recipe = target.recipe
     if planned.tiling is not None:
         recipe = recipe.with_threads(planned.tiling.threads)
+    model = made.model
+    if _sized(target):
+        model = declare_sizes(model, feed.binding, subject.types)
     record = PlanRecord.of(
         recipe,
         input_shapes=feed.binding.input_shapes,
@@ -247,5 +263,6 @@ def _with_record(target: Target, planned: Planned, limit_bytes: int | None) -> o
         original_sha256=feed.loaded.sha256,
         optimized=optimized,
         exact=subject.exact,
+        any_size=not _sized(target),
     )
-    return attach_record(made.model, record)
+    return attach_record(model, record)

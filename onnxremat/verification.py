@@ -163,7 +163,8 @@ def verify_files(
 
     A file for default session options is measured and compared under those (`verify_stock`); one
     of an optimized model is compared with the original optimized alike. Raises UsageError if the
-    rewritten file was not made by onnxremat, or for other inputs than the original's.
+    rewritten file was not made by onnxremat, for other inputs than the original's, or for other
+    sizes than are to be compared, if it runs at no others.
     """
     progress("reading the models")
     old, new = load(original), load(rewritten)
@@ -180,14 +181,14 @@ def verify_files(
         raise UsageError(f"{reason}: they have different inputs ({names})")
     if not options.dims and options.inputs is None:
         options = replace(options, dims=_planned_dims(old, record))
-    feed, other = feed_for(old, options), feed_for(new, options)
-    for name, shape in record.input_shapes.items():
-        given = feed.binding.input_shapes.get(name)
-        if given is not None and tuple(given) != tuple(shape):
-            raise UsageError(
-                f"{rewritten} was planned for input {name!r} of shape {list(shape)}, not "
-                f"{list(given)}: rewrite the original for these sizes"
-            )
+    feed = feed_for(old, options)
+    given = feed.binding.input_shapes
+    if record.any_size and record.recipe.free_dimensions:
+        recipe = record.recipe.with_dimensions(feed.binding.symbols)
+        record = replace(record, recipe=recipe)
+    if not record.any_size:
+        _require_planned(rewritten, record, given)
+    other = feed_for(new, replace(options, dims=_addressed(given)))
     result = _compared(feed, other, record, options, progress)
     return replace(result, other_model=other_model, promised_bytes=record.measured_peak_bytes)
 
@@ -232,12 +233,26 @@ def _ranks(loaded: LoadedModel) -> dict[str, int]:
 def _planned_dims(original: LoadedModel, record: PlanRecord) -> dict[str, int]:
     """The sizes that were planned for, of the inputs that the original leaves open."""
     given = {value.name for value in given_inputs(original.model.graph)}
+    planned = record.input_shapes
+    return _addressed({name: planned[name] for name in planned if name in given})
+
+
+def _addressed(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Sizes by INPUT:AXIS, whether a file leaves them open or not."""
     return {
-        f"{name}:{axis}": size
-        for name, shape in record.input_shapes.items()
-        if name in given
-        for axis, size in enumerate(shape)
+        f"{name}:{axis}": size for name, shape in shapes.items() for axis, size in enumerate(shape)
     }
+
+
+def _require_planned(
+    rewritten: Path, record: PlanRecord, given: Mapping[str, tuple[int, ...]]
+) -> None:
+    for name, shape in record.input_shapes.items():
+        if name in given and tuple(given[name]) != tuple(shape):
+            raise UsageError(
+                f"{rewritten} was planned for input {name!r} of shape {list(shape)}, not "
+                f"{list(given[name])}: rewrite the original for these sizes"
+            )
 
 
 def _rounded(result: Verification, original: Feed, rewritten: Feed, recipe: Recipe) -> Verification:

@@ -20,7 +20,7 @@ from pathlib import Path
 import onnxremat
 import onnxremat_rewriters
 from benchmarks.robustness import direct, seeds
-from benchmarks.robustness.judging import NOTICES, SESSION_FILE, Line, in_parallel
+from benchmarks.robustness.judging import NOTICES, SESSION_FILE, Line, exception, in_parallel
 
 SECONDS = 240.0
 """Compiling kernels without a cache is in it."""
@@ -185,10 +185,10 @@ def _wrong(place: Place, folder: Path, code: int | None, said: Sequence[str]) ->
         return [f"hang: no end after {SECONDS:.0f} s"]
     wrong = []
     if any("Traceback" in line for line in said):
-        wrong.append(f"traceback: {said[-1]}")
-    if code not in place.codes:
+        wrong.append(f"traceback: {exception(chr(10).join(said))}")
+    elif code not in place.codes:
         wrong.append(f"exit {code}: {said[-1] if said else 'no message'}")
-    if code != 0 and len(said) != 1 and "2>" not in place.shell:
+    elif code != 0 and len(said) != 1 and "2>" not in place.shell:
         wrong.append(f"{len(said)} lines on stderr")
     target = folder / place.output
     piped = "|" in place.shell
@@ -224,4 +224,5 @@ def lines(tried: Sequence[Tried]) -> Iterator[Line]:
     """The lines of the table: one a place."""
     for one in tried:
         words = f"skipped: {one.skipped}" if one.skipped else f"exit {one.code}"
-        yield Line("environments", one.place, 0 if one.skipped else 1, words, one.wrong)
+        wrong = tuple(f"{one.place}: {fault}" for fault in one.wrong)
+        yield Line("environments", one.place, 0 if one.skipped else 1, words, wrong)

@@ -72,7 +72,7 @@ def faults(
         return [f"hang: no end after {ended.seconds:.0f} s"]
     wrong = []
     if "Traceback (most recent call last)" in ended.stderr:
-        wrong.append(f"traceback: {ended.last_line}")
+        wrong.append(f"traceback: {exception(ended.stderr)}")
     elif ended.code not in codes:
         wrong.append(f"exit {ended.code}: {ended.last_line or 'no message'}")
     elif ended.code != 0:
@@ -88,6 +88,13 @@ def faults(
     if ended.orphans:
         wrong.append(f"{ended.orphans} processes left")
     return wrong
+
+
+def exception(text: str) -> str:
+    """The first line of the exception that ended a program, of what it said on stderr."""
+    lines = text.rpartition("Traceback (most recent call last):")[2].splitlines()
+    said = [line for line in lines if line.strip() and not line.startswith(" ")]
+    return said[0] if said else ""
 
 
 def temporary_left(folder: Path) -> list[str]:

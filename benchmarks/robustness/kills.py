@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.robustness import direct, seeds
-from benchmarks.robustness.judging import Line, in_parallel, temporary_left
+from benchmarks.robustness.judging import Line, exception, in_parallel, temporary_left
 from benchmarks.robustness.processes import ORPHAN_SECONDS, end_orphans
 
 END_SECONDS = 60.0
@@ -179,7 +179,7 @@ def _after(
         wrong.append(f"exit {code} after {sent.name}")
     said = (folder / "stderr.txt").read_text(errors="replace")
     if "Traceback" in said:
-        wrong.append(f"traceback after {sent.name}: {said.strip().splitlines()[-1]}")
+        wrong.append(f"traceback after {sent.name}: {exception(said)}")
     return wrong
 
 

@@ -63,7 +63,7 @@ def _node_tests() -> Iterator[tuple[str, onnx.ModelProto, list[Any]]]:
 
     for test in collect_testcases(None):
         if test.model is not None and test.data_sets:
-            yield test.name, test.model, list(test.data_sets[0][0])
+            yield test.name, test.model, [_plain(value) for value in test.data_sets[0][0]]
 
 
 def _stored_tests(kind: str) -> Iterator[tuple[str, onnx.ModelProto, list[Any]]]:
@@ -83,9 +83,17 @@ def _number(path: Path) -> int:
 
 def _value(file: Path, declared: onnx.ValueInfoProto) -> Any:
     """An input as a test file has it: a tensor, a sequence or an optional."""
-    kind = declared.type.WhichOneof("value")
-    if kind == "sequence_type":
-        return numpy_helper.to_list(onnx.SequenceProto.FromString(file.read_bytes()))
-    if kind == "optional_type":
-        return numpy_helper.to_optional(onnx.OptionalProto.FromString(file.read_bytes()))
-    return numpy_helper.to_array(onnx.TensorProto.FromString(file.read_bytes()))
+    kinds = {"sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}
+    kind = kinds.get(declared.type.WhichOneof("value"), onnx.TensorProto)
+    return _plain(kind.FromString(file.read_bytes()))
+
+
+def _plain(value: Any) -> Any:
+    """A stored value as an array, a list or None; others as they are."""
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    if isinstance(value, onnx.SequenceProto):
+        return numpy_helper.to_list(value)
+    if isinstance(value, onnx.OptionalProto):
+        return numpy_helper.to_optional(value)
+    return value

@@ -13,7 +13,7 @@ from benchmarks.robustness.judging import Line
 from benchmarks.tables import commit, markdown
 
 _HEADER = ("part", "what", "tried", "found", "does not hold", "verdict")
-_MOST_WORDS = 160
+_MOST_WORDS, _MOST_FAULTS = 160, 60
 
 
 def document(lines: Sequence[Line], reasons: str, seconds: float) -> str:
@@ -34,7 +34,10 @@ def document(lines: Sequence[Line], reasons: str, seconds: float) -> str:
         ]
     wrong = [fault for line in lines for fault in line.faults]
     if wrong:
-        parts += ["What does not hold:", "\n".join(f"- {_plain(fault)}" for fault in wrong)]
+        shown = [f"- {_plain(fault)}" for fault in wrong[:_MOST_FAULTS]]
+        if len(wrong) > len(shown):
+            shown.append(f"- and {len(wrong) - len(shown)} more")
+        parts += ["What does not hold:", "\n".join(shown)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -7,7 +7,8 @@ decides what becomes of the child.
 
 A child does not outlive its parent, however that ends:
 
-- while the parent runs, it kills the child when it is interrupted itself;
+- while the parent runs, it kills the child when it is interrupted itself, or when the child takes
+  longer than any run of the model can (see `run_limit`);
 - Linux: the kernel kills the child when its parent is gone (PR_SET_PDEATHSIG, set in `start`);
 - elsewhere a thread of the child watches a pipe whose other end only the parent has, and ends the
   process when that is closed. What ONNX Runtime does without giving way to other threads of Python
@@ -19,13 +20,16 @@ import os
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnxremat
+from onnxremat.errors import ModelError
 from onnxremat.runtimes.job_object import close_handle, killed_on_close
+from onnxremat.runtimes.run_limit import current_limit
 
 START = "onnxremat.runtimes.start"
 _DROPPED = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "PYTHON", "OMP_", "KMP_", "ORT_", "MEMRAY_")
@@ -41,14 +45,30 @@ class Ended:
     log: str
 
 
-def run_child(worker: str, folder: Path, malloc_threshold_bytes: int | None = None) -> Ended:
+def run_child(
+    worker: str,
+    folder: Path,
+    malloc_threshold_bytes: int | None = None,
+    budget_seconds: float = 0.0,
+) -> Ended:
     """Run `worker`, a module's name or a Python file, on `folder`, and wait for its end.
 
-    The child is killed if the parent leaves by an exception.
+    The child is killed if the parent leaves by an exception. Raises ModelError if it does not end
+    within the limit of runs (`run_limit`) and `budget_seconds`, the time that it is told to spend.
     """
     command = [sys.executable, "-P", "-m", START, str(os.getpid()), worker, str(folder)]
+    limit = current_limit()
+    seconds = limit.seconds() + budget_seconds
+    started = time.monotonic()
     with _lifeline() as theirs, _started(command, folder, malloc_threshold_bytes, theirs) as child:
-        _, log = child.communicate()
+        try:
+            _, log = child.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise ModelError(
+                f"ONNX Runtime did not come to an end in {seconds:.0f} s: a loop in the model may "
+                "run for ever; if it only takes long, --run-limit gives it more time"
+            ) from None
+    limit.learn(time.monotonic() - started - budget_seconds)
     return Ended(child.returncode, log)
 
 

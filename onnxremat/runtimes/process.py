@@ -81,11 +81,12 @@ def run_job(
 ) -> Iterator[Job]:
     """Execute models in a child; the job's files exist inside the `with` block.
 
-    `action` and `options` are those of `worker`; `listener` hears what the child is doing. Raises
-    ModelError with one line if the runtime refuses or crashes.
+    `action` and `options` are those of `worker`; the child may take `seconds` of the options beside
+    the limit of runs (`run_limit`). `listener` hears what the child is doing. Raises ModelError
+    with one line if the runtime refuses, crashes or does not end.
     """
     with temporary_folder() as folder:
-        request = {
+        request: dict[str, Any] = {
             "action": action,
             "models": [_write_model(folder, i, source) for i, source in enumerate(sources)],
             "recipes": [recipe.to_dict() for recipe in recipes],
@@ -93,8 +94,9 @@ def run_job(
             "options": dict(options or {}),
         }
         (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
+        budget = request["options"].get("seconds") or 0.0
         with watching(folder, listener):
-            answer = execute(folder, sources, malloc_threshold_bytes)
+            answer = execute(folder, sources, malloc_threshold_bytes, budget)
         yield Job(answer, folder)
 
 
@@ -116,9 +118,14 @@ def _write_model(folder: Path, index: int, source: ModelSource) -> dict[str, str
     return {"path": str(path), "data_folder": str(base.resolve())}
 
 
-def execute(folder: Path, sources: Sequence[ModelSource], threshold: int | None) -> dict[str, Any]:
+def execute(
+    folder: Path,
+    sources: Sequence[ModelSource],
+    threshold: int | None,
+    budget_seconds: float = 0.0,
+) -> dict[str, Any]:
     """Run the child on a job directory; its answer. Raises ModelError as `run_job`."""
-    child = run_child(WORKER, folder, threshold)
+    child = run_child(WORKER, folder, threshold, budget_seconds)
     result = folder / RESULT
     if child.returncode != 0 or not result.is_file():
         label = ", ".join(source.label for source in sources)

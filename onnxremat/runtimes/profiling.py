@@ -18,7 +18,8 @@ from typing import Any
 import onnx
 
 from onnxremat.errors import ModelError, UsageError
-from onnxremat.importer.values import ValueType
+from onnxremat.importer.inference import infer_shapes
+from onnxremat.importer.values import ValueType, runtime_dtype
 from onnxremat.runtimes.measure_time import HEAP_SHARE, MEASURE_SECONDS, PROFILE_SHARE
 from onnxremat.runtimes.node_heap import CountedHeap, count_heap
 from onnxremat.runtimes.order import emulated_order, is_constant
@@ -50,13 +51,12 @@ class RunProfile:
 
     `order` has the nodes as they executed, `nodes` tells about each. Constant nodes do not
     execute. `expanded` are nodes that the runtime replaced by the nodes of their function: they
-    are neither in `nodes` nor in `order`, for their parts do not run together. `foreign` are the op
-    types of nodes that the runtime added (function bodies; casts around what a kernel lacks), as
-    they ran. A model that is settled (`runtimes.settle`) has neither.
-
-    `heap` is what was counted node by node, None if no node asked for it. `unmeasured` are nodes
-    whose workspace is an estimate: what the runtime's statistics say, which miss what kernels keep
-    elsewhere. `heap.reason` says why. `run_seconds` is how long the fastest run took.
+    are neither in `nodes` nor in `order`, for their parts do not run together (see
+    `runtimes.settle`). `foreign` are the op types of nodes that the runtime added (function bodies;
+    casts around what a kernel lacks), as they ran. `heap` is what was counted node by node, None if
+    no node asked for it. `unmeasured` are nodes whose workspace is an estimate: what the runtime's
+    statistics say, which miss what kernels keep elsewhere. `heap.reason` says why. `run_seconds` is
+    how long the fastest run took. A model that is settled has neither expanded nor foreign nodes.
     """
 
     order: tuple[int, ...]
@@ -100,9 +100,7 @@ def profile_run(
     the file and ask again. Raises ModelError if the runtime refuses the model; UsageError if the
     recipe lets it optimize, because nodes that were merged cannot be told apart.
     """
-    seen = seen_run(
-        model, base_dir, inputs, recipe, runs, seconds=PROFILE_SHARE * seconds, listener=listener
-    )
+    seen = _profiled(model, base_dir, inputs, recipe, runs, PROFILE_SHARE * seconds, listener)
     asked = tuple(v for v in seen.order if _needs_heap(model.graph.node[v]))
     if not asked or seen.expanded:
         return replace(seen, unmeasured=asked)
@@ -127,35 +125,40 @@ def profile_run(
 
 
 def seen_run(
+    model: onnx.ModelProto, base_dir: Path | str, inputs: Mapping[str, Array], recipe: Recipe
+) -> RunProfile:
+    """`profile_run` from one run, without counting any heap: enough for the order, and quick.
+    Raises as `profile_run`."""
+    return _profiled(model, base_dir, inputs, recipe, 1, None, None)
+
+
+def _profiled(
     model: onnx.ModelProto,
     base_dir: Path | str,
     inputs: Mapping[str, Array],
     recipe: Recipe,
-    runs: int = 1,
-    *,
-    seconds: float | None = None,
-    listener: Listener | None = None,
+    runs: int,
+    seconds: float | None,
+    listener: Listener | None,
 ) -> RunProfile:
-    """`profile_run` without counting any heap: enough for the order, and quick. Of workspace it has
-    what the runtime's statistics tell. There are fewer runs if the next would not end within
-    `seconds`."""
+    """What the runtime's own profile and statistics tell."""
     if recipe.optimization is not OptimizationLevel.NONE:
         raise UsageError("profiling needs a recipe without optimizations (save the optimized file)")
     if runs < 1:
         raise UsageError(f"{runs} runs: at least one is needed")
-    settings = replace(recipe, mem_pattern=False)
+    recipe = replace(recipe, mem_pattern=False)
     source = ModelSource(model=named_copy(model), base_dir=Path(base_dir))
     options = {"runs": runs, "seconds": seconds}
     try:
         with run_job(
-            "profile", [source], [settings], inputs, options=options, listener=listener
+            "profile", [source], [recipe], inputs, options=options, listener=listener
         ) as job:
             events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
             stats = (job.folder / job.answer["stats"]).read_text(encoding="utf-8")
-            fastest = min(job.answer["run_seconds"])
+            took = min(job.answer["run_seconds"])
     except ModelError as error:
         raise ModelError(_with_own_names(model, str(error))) from error
-    return replace(read_profile(model, events, stats), run_seconds=fastest)
+    return replace(read_profile(model, events, stats), run_seconds=took)
 
 
 def _with_own_names(model: onnx.ModelProto, message: str) -> str:
@@ -276,12 +279,7 @@ def _node_profile(
 
 
 def _types(entries: Sequence[Mapping[str, Sequence[int]]]) -> list[ValueType]:
-    return [ValueType(_onnx_name(t), tuple(shape)) for e in entries for t, shape in e.items()]
-
-
-def _onnx_name(element: str) -> str:
-    """`float8e4m3fn` and `int4` for what the profile calls `Float8E4M3FN` and `Int4x2`."""
-    return re.sub(r"^(u?int[24])x\d$", r"\1", element.lower())
+    return [ValueType(runtime_dtype(t), tuple(shape)) for e in entries for t, shape in e.items()]
 
 
 def _placed(
@@ -311,8 +309,7 @@ class _Nontensors:
 
     def __contains__(self, name: object) -> bool:
         if self._names is None:
-            inferred = onnx.shape_inference.infer_shapes(self._model)
-            graph = inferred.graph
+            graph = (infer_shapes(self._model) or self._model).graph
             values = (*graph.value_info, *graph.output)
             self._names = {v.name for v in values if v.type.WhichOneof("value") != "tensor_type"}
         return name in self._names

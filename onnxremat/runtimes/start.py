@@ -1,7 +1,8 @@
 """The first thing a child does: `python -m onnxremat.runtimes.start PARENT WORKER FOLDER`.
 
-It ties its life to that of the process PARENT, and then is WORKER: a module, or a Python file,
-which finds FOLDER as its only argument. `child` is the parent's side, and says what is tested.
+It ties its life to that of the process PARENT, bounds its memory, and then is WORKER: a module, or
+a Python file, which finds FOLDER as its only argument. `child` is the parent's side, and says what
+is tested.
 """
 
 import os
@@ -9,6 +10,8 @@ import runpy
 import signal
 import sys
 import threading
+
+from onnxremat.runtimes.machine import bound_memory
 
 _PR_SET_PDEATHSIG = 1
 _LIFELINE = 0
@@ -45,6 +48,7 @@ def main() -> None:
     """Become the worker."""
     parent, worker = int(sys.argv[1]), sys.argv[2]
     tie_to_parent(parent)
+    bound_memory()
     sys.argv = [worker, *sys.argv[3:]]
     if worker.endswith(".py"):
         runpy.run_path(worker, run_name="__main__")

@@ -6,7 +6,7 @@ from onnxremat.plan import Plan
 from onnxremat.prepare import Options, ProgressReport, Subject, stage
 from onnxremat.runtimes.measure import PeakMeasurement, in_memory, measure_activation
 from onnxremat.runtimes.measure_time import PEAK_SHARE
-from onnxremat.runtimes.predict import predict
+from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES, predict
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.provable import provable_types
 from onnxremat.runtimes.rules import RECIPE_RULES
@@ -20,6 +20,7 @@ class RecipeTarget(Target):
     figure = "activation peak"
     rules = RECIPE_RULES
     bound_rules = RECIPE_RULES
+    node_bytes = BOOKKEEPING_NODE_BYTES
     tolerance = 0.02
 
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:

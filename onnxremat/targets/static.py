@@ -26,13 +26,16 @@ class StaticTarget(Target):
     """Limits the size of the arena.
 
     Scratch of ONNX Runtime's kernels does not count: another runtime has kernels of its own. The
-    file is verified in ONNX Runtime all the same, for its bits and its order.
+    file is verified in ONNX Runtime all the same, for its bits and its order. It declares its
+    sizes: the offsets beside it hold for no others.
     """
 
     figure = "arena"
     rules = replace(GENERIC_RULES, count_workspace=False, alignment_bytes=64)
     bound_rules = rules
+    node_bytes = 0
     tolerance = 0.1
+    sized = True
 
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
         self.subject, self._progress, self._options = subject, progress, options

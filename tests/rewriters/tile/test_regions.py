@@ -161,11 +161,12 @@ def test_an_inner_value_that_is_read_outside_is_made_whole_too() -> None:
 
 def test_a_refused_region_stays_whole_and_names_node_and_reason() -> None:
     model = espcn()
-    model.graph.node[1].op_type = "Softplus"
+    model.graph.node[1].op_type = "LRN"
+    model.graph.node[1].attribute.append(helper.make_attribute("size", 3))
     region = Region(("x",), (model.graph.output[0].name,), ((2, 4),))
     made = tile(model, [region], types_of(model), threads=THREADS)
     assert [r.region for r in made.refused] == [0]
-    assert "tanh1: Softplus" in made.refused[0].reason
+    assert "tanh1: LRN" in made.refused[0].reason
     assert [n.op_type for n in made.model.graph.node] == [n.op_type for n in model.graph.node]
 
 
