@@ -389,9 +389,14 @@ def settled_release(feed: Feed, released: Released) -> Released:
 
 
 def studied(
-    feed: Feed, released: Released, options: Options, listener: Listener | None = None
+    feed: Feed,
+    released: Released,
+    options: Options,
+    listener: Listener | None = None,
+    run: RunProfile | None = None,
 ) -> Subject:
-    """Run a released model and import it. `listener` hears how the runs are going."""
+    """Run a released model, unless `run` is known already, and import it. `listener` hears how the
+    runs are going."""
 
     def run_profiled(model: onnx.ModelProto) -> RunProfile:
         return profile_run(
@@ -403,7 +408,8 @@ def studied(
             listener=listener,
         )
 
-    run = run_profiled(released.model)
+    if run is None:
+        run = run_profiled(released.model)
     if not run.is_of(released.model, feed.recipe.execution_order):
         made = settled_release(feed, released)
         if made is not released:

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 
 from onnxremat.attempts import Attempts, substituted
-from onnxremat.auditing import Floor, Peak, find_floor, find_peak
+from onnxremat.auditing import Floor, Peak, estimated_nodes, find_floor, find_peak
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.files import check_outputs, external_copies, write_files
 from onnxremat.importer import declare_sizes, load
@@ -55,7 +55,8 @@ class RewriteResult:
     files for default session options, `static` if a static plan was asked for, and `plan_output` is
     where it was written. `verification` is None with `verify=False`. `planning_seconds` is the time
     from the imported model to the rewritten one, measuring it included. `stopped`: planning was
-    ended early (Ctrl-C), with the best plan so far.
+    ended early (Ctrl-C), with the best plan so far. `estimated` are nodes of the original whose
+    scratch was planned by an estimate, `estimated_reason` says why; `rewritten` is measured anyway.
     """
 
     model: onnx.ModelProto
@@ -83,6 +84,8 @@ class RewriteResult:
     verification: Verification | None
     planning_seconds: float
     stopped: bool = False
+    estimated: tuple[str, ...] = ()
+    estimated_reason: str = ""
 
 
 def default_output(model: Path, limit: MemoryLimit, options: Options | None = None) -> Path:
@@ -230,6 +233,8 @@ def _plan_and_verify(
         verification=verification,
         planning_seconds=planning_seconds,
         stopped=stop is not None and stop(),
+        estimated=estimated_nodes(whole),
+        estimated_reason=whole.profile.estimated_reason,
     )
 
 
