@@ -96,7 +96,7 @@ def test_what_cannot_be_cut_stays_impossible(tmp_path: Path) -> None:
     opset = helper.make_opsetid("", 17)
     path = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
-    with pytest.raises(InfeasibleError, match="no part of the model"):
+    with pytest.raises(InfeasibleError, match=r"nor do tiles go below 16\.38 kB .*made whole: e1"):
         rewrite(path, "40%", QUICK)
     assert "no part of the model" in audit_text(audit(path, QUICK))
 

@@ -10,7 +10,7 @@ from onnxremat.graph import Graph
 from onnxremat.importer import ImportedModel
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Plan
-from onnxremat.prepare import ProgressReport, Subject
+from onnxremat.prepare import Options, ProgressReport, Subject
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMeasurement
 from onnxremat.runtimes.order import default_order, emulated_order, is_constant, priority_order
@@ -46,19 +46,23 @@ class Target(Protocol):
     `subject`: what is planned; may be exchanged for one with substitutes before the first plan.
     `figure`: what `--mem` limits, in words. `rules`: of memory, for the planner. `bound_rules`:
     rules under which no schedule can go below the bound in this target, None if nothing is proved
-    there. `tolerance`: the share by which `expected_bytes` may err. `original` and `released`: the
+    there. `node_bytes`: what the runtime keeps for each node that a file has more, beside buffers.
+    `tolerance`: the share by which `expected_bytes` may err. `original` and `released`: the
     figure of the model as it came, and without values that nobody reads. `recipe`: the session
-    options that the file is to be opened with.
+    options that the file is to be opened with. `sized`: the file holds for the planned sizes only,
+    whatever is in it.
     """
 
     subject: Subject
     figure: str
     rules: MemoryRules
     bound_rules: MemoryRules | None
+    node_bytes: int
     tolerance: float
     original: PeakMeasurement
     released: PeakMeasurement
     recipe: Recipe
+    sized: bool = False
 
     def expected_bytes(self, plan: Plan) -> int:
         """What `make(plan)` will measure, as far as it can be told before."""
@@ -78,6 +82,7 @@ def verify_in_recipe(
     made: Made,
     final: onnx.ModelProto,
     original: PeakMeasurement,
+    options: Options,
     progress: ProgressReport,
 ) -> Verification:
     """Both models compared under the recipe's session options; peaks are those known already.
@@ -92,6 +97,7 @@ def verify_in_recipe(
         feed.recipe,
         progress=progress,
         measured=(original, made.measured),
+        measure_limit=options.measure_limit,
         reference=None if subject.exact else subject.released_source(),
     )
 

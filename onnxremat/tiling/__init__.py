@@ -3,9 +3,18 @@
 Subject -> choose_regions -> TilingPlan -> tiled_subject -> Subject
 """
 
-from onnxremat.tiling.choose import choose_regions
+from onnxremat.tiling.choose import TileSearch, Tiling, choose_regions, uncut_bound
 from onnxremat.tiling.order import ordered_subject
 from onnxremat.tiling.plan import TilingPlan, most_nodes
 from onnxremat.tiling.subject import tiled_subject
 
-__all__ = ["TilingPlan", "choose_regions", "most_nodes", "ordered_subject", "tiled_subject"]
+__all__ = [
+    "TileSearch",
+    "Tiling",
+    "TilingPlan",
+    "choose_regions",
+    "most_nodes",
+    "ordered_subject",
+    "tiled_subject",
+    "uncut_bound",
+]
