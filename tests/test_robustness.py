@@ -126,7 +126,7 @@ def test_what_a_command_leaves_running_is_found_and_ended(
         ({"code": 1, "stderr": "boom"}, "exit 1: boom"),
         ({"code": 5, "stderr": "one\ntwo"}, "2 lines on stderr: two"),
         ({"code": 5}, "0 lines on stderr: "),
-        ({"peak_bytes": 5 << 30}, "memory: 5.0 GiB"),
+        ({"peak_bytes": 3 << 30}, "memory: 3.0 GiB"),
         ({"code": -9}, "exit -9: no message"),
     ],
 )

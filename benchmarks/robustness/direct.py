@@ -6,6 +6,7 @@ are, and outputs compared by type, shape and bytes.
 
 import ctypes
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,16 @@ def session(path: Path) -> Any:
     options.enable_mem_reuse = False
     options.enable_mem_pattern = False
     options.enable_cpu_mem_arena = False
+    content: str | bytes = str(path)
+    if not _is_text(path):
+        content = path.read_bytes()  # the runtime's Python module takes no such path
     return ort.InferenceSession(
-        str(path), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        content, options, providers=["CPUExecutionProvider"], enable_fallback=0
     )
+
+
+def _is_text(path: Path) -> bool:
+    return os.fsencode(path).decode(errors="replace") == str(path)
 
 
 def run(path: Path, feed: Mapping[str, Any]) -> dict[str, Any]:

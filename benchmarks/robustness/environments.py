@@ -21,6 +21,7 @@ import onnxremat
 import onnxremat_rewriters
 from benchmarks.robustness import direct, seeds
 from benchmarks.robustness.judging import NOTICES, SESSION_FILE, Line, exception, in_parallel
+from benchmarks.robustness.processes import guard_memory
 
 SECONDS = 240.0
 """Compiling kernels without a cache is in it."""
@@ -146,22 +147,32 @@ def try_place(root: Path, number: int) -> Tried:
     if place.copied:
         environment["PYTHONPATH"] = str(_copied_package(folder))
     kept = {name: value for name, value in environment.items() if value is not None}
-    with (folder / "stderr.txt").open("wb") as errors:
-        child = subprocess.Popen(
-            ["sh", "-c", place.shell, "sh", *_command(place)],
-            cwd=folder, env=kept, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=errors, start_new_session=True, preexec_fn=place.before,  # noqa: PLW1509
-        )  # fmt: skip
-    try:
-        code: int | None = child.wait(SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        code = None
-    said = (folder / "stderr.txt").read_text(errors="replace")
+    code, said = _started(place, folder, kept)
     lines = [one for one in said.splitlines() if one.strip() and not one.startswith(NOTICES)]
     wrong = _wrong(place, folder, code, lines)
     return Tried(place.name, code, lines[-1] if lines else "", tuple(wrong))
+
+
+def _started(place: Place, folder: Path, environment: Mapping[str, str]) -> tuple[int | None, str]:
+    """Run the command; its exit code, None if it had to be ended, and what it said on stderr."""
+
+    def before() -> None:
+        guard_memory()
+        if place.before is not None:
+            place.before()
+
+    with subprocess.Popen(
+        ["sh", "-c", place.shell, "sh", *_command(place)], cwd=folder, env=environment,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        errors="replace", start_new_session=True, preexec_fn=before,  # noqa: PLW1509
+    ) as child:  # fmt: skip
+        try:
+            _, said = child.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            _, said = child.communicate()
+            return None, said
+    return child.returncode, said
 
 
 def _command(place: Place) -> list[str]:

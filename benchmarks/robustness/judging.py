@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from benchmarks.robustness.processes import Ended, adopt_orphans, forked
 
 EXIT_CODES = (0, 2, 3, 4, 5, 6, 7)
-MOST_PEAK_BYTES = 4 << 30
-"""The product and its children may hold this much where the model itself does not ask for more."""
+MOST_PEAK_BYTES = 2 << 30
+"""The product and each of its children may hold this much of a small model, damaged or not."""
 
 NOTICES = ("onnxremat: compiling the planner", "onnxremat: warning")
 """Beginnings of lines on stderr that are no errors."""

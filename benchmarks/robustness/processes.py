@@ -26,7 +26,7 @@ from pathlib import Path
 ORPHAN_SECONDS = 5.0
 """So long may what a process started live on after it."""
 
-GUARD_BYTES = 8 << 30
+GUARD_BYTES = 4 << 30
 """No process may hold more than this of its own (it then gets no memory, and has to say so)."""
 
 _SUBREAPER = 36
