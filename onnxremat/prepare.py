@@ -169,6 +169,7 @@ class Feed:
     """A model with everything needed to run it: sizes, inputs and the session recipe.
 
     `optimized` is there if `loaded` is what the runtime's own optimizations made of the file.
+    `settles`: whether models with these inputs are settled before they are planned.
     """
 
     loaded: LoadedModel
@@ -176,6 +177,7 @@ class Feed:
     inputs: Mapping[str, Array]
     recipe: Recipe
     optimized: Optimized | None = None
+    settles: bool = True
 
     def source(self) -> ModelSource:
         """The model as it was read (its nodes in a valid order)."""
@@ -326,11 +328,17 @@ def settled_release(feed: Feed, released: Released) -> Released:
     )
 
 
+def unsettled(subject: Subject, options: Options) -> Subject:
+    """The subject with the nodes of its file, whatever the runtime makes of them."""
+    feed = subject.feed
+    return studied(replace(feed, settles=False), release(feed.loaded.model), options)
+
+
 def studied(feed: Feed, released: Released, options: Options) -> Subject:
-    """Run a released model and import it."""
+    """Run a released model and import it; settled first, if the runtime executes other nodes."""
     folder = feed.loaded.base_dir
     run = profile_run(released.model, folder, feed.inputs, feed.recipe)
-    if not run.is_of(released.model, feed.recipe.execution_order):
+    if feed.settles and not run.is_of(released.model, feed.recipe.execution_order):
         made = settled_release(feed, released)
         if made is not released:
             released = made
