@@ -8,14 +8,22 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
 
 from onnxremat.runtimes.functions import expand_functions
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.tile import Region, follow, view
 from onnxremat_rewriters.tileable import Tileable, tileable
 from onnxremat_rewriters.tileable.flat_gemm import fine_axes
-from tests.rewriters.tile.nets import Array, Net, feeds, run, same_bits, tiled_exactly, types_of
+from tests.rewriters.tile.nets import (
+    Array,
+    Net,
+    feeds,
+    run,
+    same_bits,
+    tiled_exactly,
+    types_of,
+    with_measured_types,
+)
 
 
 def formed(model: onnx.ModelProto, rounding: bool = False) -> Tileable:
@@ -139,22 +147,6 @@ def normalized(name: str) -> onnx.ModelProto:
     nodes = [i for i, n in enumerate(model.graph.node) if n.op_type == "GroupNormalization"]
     if nodes:
         model = with_measured_types(expand_functions(model, nodes))
-    return model
-
-
-def with_measured_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with a value_info for every value, from a run."""
-    wide = onnx.ModelProto()
-    wide.CopyFrom(model)
-    names = [name for node in model.graph.node for name in node.output]
-    del wide.graph.output[:]
-    wide.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    del model.graph.value_info[:]
-    for name, value in zip(names, run(wide, feeds(model)), strict=True):
-        dtype = helper.np_dtype_to_tensor_dtype(value.dtype)
-        kind = helper.make_tensor_value_info(name, dtype, value.shape)
-        outputs = [one for one in model.graph.output if one.name == name]
-        (outputs[0] if outputs else model.graph.value_info.add()).CopyFrom(kind)
     return model
 
 
