@@ -29,15 +29,17 @@ from onnxremat.planning import (
     plan_within,
     smallest_within,
 )
-from onnxremat.prepare import CHOOSING, PLANNING, Options, ProgressReport, Subject, with_substitutes
+from onnxremat.prepare import Options, ProgressReport, Subject, with_substitutes
 from onnxremat.runtimes.recipe import ExecutionOrder
 from onnxremat.schedule import Schedule
+from onnxremat.stages import CHOOSING, PLANNING
 from onnxremat.targets import Made, Target, own_schedule
 from onnxremat.tiling import (
     TileSearch,
     Tiling,
     TilingPlan,
     ordered_subject,
+    tileable_subject,
     tiled_subject,
     uncut_bound,
 )
@@ -96,21 +98,23 @@ class Attempts:
         shares = self._shares(whole)
         part = self.clock.share(shares.whole)
         first = self._tried(whole, part) if self._possible(whole) else Tried()
-        tried, tiled = [first], TriedTiles()
+        tried, tiled, base = [first], TriedTiles(), whole
         if self._may_cut(whole) and not self._enough(tried):
             order = self._order(whole, shares)
             if self._keeps(whole, order):
                 tried.append(self._tried(whole, self.clock.share(shares.tiled), starts=(order,)))
             if not self._enough(tried):
                 seconds = ONLY_TILES if first.nothing else shares.tiles
-                tiled = self._tiled(whole, order, tried, shares.tiled, seconds)
+                base = tileable_subject(whole, self.options, self.budget, self.target.rules)
+                order = order if base is whole else self._order(base, shares)
+                tiled = self._tiled(base, order, tried, shares.tiled, seconds)
                 tried.append(tiled.last)
         if not self._enough(tried):
             tried.append(self._again(whole, first, part, tiled.last))
         plans = plans_of(tried)
         if plans:
             return self._best_of(plans)
-        bound = self._uncut_bound(whole) if self.options.tiles else None
+        bound = self._uncut_bound(base) if self.options.tiles else None
         raise why_missed(tried, tiled, self.clock, self.budget, bound, cut=self.options.tiles)
 
     def _smallest_of_all(self, whole: Subject) -> Planned:
@@ -124,7 +128,9 @@ class Attempts:
         if order is None or self._stopped():
             return self._best_of(plans_of([first]))
         seconds = ONLY_TILES if self._is_least(whole, first) else shares.tiles
-        tiled = self._tiled(whole, order, [first], shares.tiled, seconds)
+        base = tileable_subject(whole, self.options, self.budget, self.target.rules)
+        order = order if base is whole else self._order(base, shares)
+        tiled = self._tiled(base, order, [first], shares.tiled, seconds)
         return self._best_of(plans_of([first, tiled.last]))
 
     def _again(self, whole: Subject, first: Tried, part: PlanningTime, tiled: Tried) -> Tried:
@@ -382,5 +388,5 @@ def _limits(
             f"after {format_seconds(better.seconds)}",
         )
 
-    progress(PLANNING)
+    progress(PLANNING, f"at most {options.time_limit:g} s in all")
     return Limits(seed=options.seed, on_progress=report, stop=stop)

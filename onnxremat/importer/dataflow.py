@@ -25,6 +25,7 @@ from onnxremat.importer.views import (
     find_views,
     operands_of,
     root_of,
+    roots,
     training_mode,
 )
 
@@ -60,13 +61,15 @@ def import_model(
     costs: CostModel = DEFAULT_COSTS,
     measured_ns: Mapping[int, int] | None = None,
     allow_recompute: Collection[str] = (),
+    kept_single: Collection[int] = (),
 ) -> ImportedModel:
     """The Graph of a model's top-level nodes; bodies of subgraphs are not looked into.
 
     `types` come from `infer_types`. `workspace` and `measured_ns` map node indices to bytes of
     kernel scratch and to durations; a measured duration wins over the cost model.
     `allow_recompute` names op types (bare, or `domain::type`) that may be recomputed although
-    their purity is unknown. `view_ops` and `eager_ops` are the runtime's.
+    their purity is unknown; `kept_single` are node indices that never may. `view_ops` and
+    `eager_ops` are the runtime's.
 
     An Op reads, in this order and without absent ones: the roots of its node's inputs, the roots of
     values that its subgraphs capture, and the roots of what views on the way needed. Values added
@@ -96,7 +99,8 @@ def import_model(
             outputs=tuple(index_of[name] for name in nodes[index].output if name),
             cost=_cost(index, nodes[index], types, costs, measured_ns or {}),
             workspace_bytes=(workspace or {}).get(index, 0),
-            recomputable=_recomputable(nodes[index], loaded, constants, eager_ops, allow_recompute),
+            recomputable=index not in kept_single
+            and _recomputable(nodes[index], loaded, constants, eager_ops, allow_recompute),
             eager=op_key(nodes[index]) in eager_ops,
         )
         for index in op_nodes
@@ -108,7 +112,7 @@ def import_model(
         inputs=tuple(index_of[name] for name in inputs),
         outputs=tuple(index_of[value.name] for value in loaded.model.graph.output),
     )
-    tensor_of = index_of | {name: index_of[root_of(name, views)] for name in views}
+    tensor_of = index_of | {name: index_of[root] for name, root in roots(views).items()}
     return ImportedModel(
         model=loaded.model,
         graph=graph,
@@ -200,13 +204,14 @@ def _recomputable(
 def _unique_names(nodes: Sequence[NodeProto]) -> list[str]:
     """A readable name for every node: its own, or its op type and index; suffixed if taken."""
     taken: set[str] = set()
+    counts: dict[str, int] = {}
     names = []
     for index, node in enumerate(nodes):
         wanted = node.name or f"{node.op_type}_{index}"
-        name, count = wanted, 1
+        name = wanted
         while name in taken:
-            count += 1
-            name = f"{wanted}_{count}"
+            counts[wanted] = counts.get(wanted, 1) + 1
+            name = f"{wanted}_{counts[wanted]}"
         taken.add(name)
         names.append(name)
     return names

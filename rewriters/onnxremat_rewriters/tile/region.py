@@ -9,8 +9,8 @@ from itertools import product
 from math import gcd
 
 from onnxremat_rewriters.tile.boxes import Box, cuts, extent, holds, hull, partial_axes, whole
-from onnxremat_rewriters.tile.exactness import Guard, guard, may_round
-from onnxremat_rewriters.tile.ranges import rule
+from onnxremat_rewriters.tile.exactness import Guard
+from onnxremat_rewriters.tile.table import guard, may_round, rule
 from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step, View
 
 

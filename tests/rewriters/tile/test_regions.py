@@ -161,11 +161,12 @@ def test_an_inner_value_that_is_read_outside_is_made_whole_too() -> None:
 
 def test_a_refused_region_stays_whole_and_names_node_and_reason() -> None:
     model = espcn()
-    model.graph.node[1].op_type = "Softplus"
+    model.graph.node[1].op_type = "LRN"
+    model.graph.node[1].attribute.append(helper.make_attribute("size", 3))
     region = Region(("x",), (model.graph.output[0].name,), ((2, 4),))
     made = tile(model, [region], types_of(model), threads=THREADS)
     assert [r.region for r in made.refused] == [0]
-    assert "tanh1: Softplus" in made.refused[0].reason
+    assert "tanh1: LRN" in made.refused[0].reason
     assert [n.op_type for n in made.model.graph.node] == [n.op_type for n in model.graph.node]
 
 
@@ -346,6 +347,20 @@ def test_regions_must_not_wait_for_each_other_or_share_an_output() -> None:
     first = Region(("x", later), (pooled, out), ((2, 2),))
     with pytest.raises(ValueError, match="wait for each other"):
         tile(model, [first], types_of(model), threads=THREADS)
+
+
+def test_an_input_may_be_cut_to_the_size_of_an_output() -> None:
+    """As the mask of an attention to the keys that go into the cache."""
+    net = Net()
+    x = net.input("x", 1, 4, 8, 8)
+    keys = net.add("Relu", x)
+    extent = net.add("Shape", keys)
+    mask = net.add("Expand", net.add("Abs", net.input("m", 1, 1, 1, 8)), extent)
+    y = net.add("Add", net.add("Sigmoid", keys), mask)
+    model = net.model(keys, y)
+    region = Region((x, mask), (keys, y), ((1, 2),))
+    made = tiled_exactly(model, region)
+    assert "Shape" not in [node.op_type for node in made.model.graph.node]
 
 
 @pytest.mark.parametrize(
