@@ -271,8 +271,13 @@ class Attempts:
         found = TriedTiles()
         for share in TILING_TARGETS:
             self.progress(CHOOSING)
-            with part.passing():
+            with part.passing(busy=True):
                 tiling = search.plan(self._part_of_budget(share), part.left_seconds)
+            if self.budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
+                more = self.clock.share(ONLY_TILES - choosing)
+                search.extend(more.seconds)
+                with more.passing(busy=True):
+                    tiling = search.plan(None, more.left_seconds)
             if not tiling.regions or not self._pays(tiling, tried):
                 return replace(found, tiling=found.tiling or tiling)
             if found.tiling is not None and found.tiling.regions == tiling.regions:
@@ -288,6 +293,11 @@ class Attempts:
             if not tiling.meets(self.budget):
                 break
         return found
+
+    def _only_tiles(self, whole: Subject, tiling: TilingPlan) -> bool:
+        """Whether tiles go below all whole ops: a limit there would leave them more seconds."""
+        bound = self._bound(whole)
+        return bool(tiling.regions) and bound is not None and tiling.peak_bytes < bound.nbytes
 
     def _part_of_budget(self, share: float | None) -> int | None:
         return None if share is None or self.budget is None else int(share * self.budget)
