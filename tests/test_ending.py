@@ -17,6 +17,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxremat.interrupts import Interrupts
+
 ROOT = Path(__file__).parent.parent
 QUICK = ("--mem", "1GB", "--time-limit", "1", "--no-tiling", "--no-verify")
 MAIN = "from onnxremat.__main__ import main; main()"
@@ -332,3 +334,32 @@ def test_outputs_that_name_inputs_are_refused_before_anything_runs(tmp_path: Pat
     assert before == {
         entry.name: entry.read_bytes() for entry in tmp_path.iterdir() if entry.is_file()
     }
+
+
+def test_the_first_ctrl_c_while_planning_is_a_request_and_the_end_is_not_interrupted() -> None:
+    interrupts = Interrupts()
+    interrupts.polite = interrupts.planning = True
+    interrupts(signal.SIGINT, None)
+    assert interrupts.requested
+    code = (
+        "import os, signal, sys; from onnxremat.interrupts import INTERRUPTS as i; i.install(); "
+        "i.clean_up = lambda: print('cleaned', flush=True); i.polite = i.planning = True; {}; print('on')"
+    )
+    kill = "os.kill(os.getpid(), signal.{})"
+    for steps, expected in (
+        (kill.format("SIGINT"), (0, "on\n")),
+        (f"{kill.format('SIGINT')}; {kill.format('SIGINT')}", (130, "cleaned\n")),
+        (kill.format("SIGTERM"), (143, "cleaned\n")),
+        (f"i.finish(); {kill.format('SIGINT')}; {kill.format('SIGTERM')}", (0, "on\n")),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(steps)], env={"PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == expected
+    aside = code.replace("i.install()", "signal.signal(signal.SIGHUP, signal.SIG_IGN); i.install()")
+    done = subprocess.run(
+        [sys.executable, "-c", aside.format(kill.format("SIGHUP"))], env={"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "on\n")
