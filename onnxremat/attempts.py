@@ -39,6 +39,7 @@ from onnxremat.tiling import (
     Tiling,
     TilingPlan,
     ordered_subject,
+    tileable_subject,
     tiled_subject,
     uncut_bound,
 )
@@ -97,21 +98,23 @@ class Attempts:
         shares = self._shares(whole)
         part = self.clock.share(shares.whole)
         first = self._tried(whole, part) if self._possible(whole) else Tried()
-        tried, tiled = [first], TriedTiles()
+        tried, tiled, base = [first], TriedTiles(), whole
         if self._may_cut(whole) and not self._enough(tried):
             order = self._order(whole, shares)
             if self._keeps(whole, order):
                 tried.append(self._tried(whole, self.clock.share(shares.tiled), starts=(order,)))
             if not self._enough(tried):
                 seconds = ONLY_TILES if first.nothing else shares.tiles
-                tiled = self._tiled(whole, order, tried, shares.tiled, seconds)
+                base = tileable_subject(whole, self.options, self.budget, self.target.rules)
+                order = order if base is whole else self._order(base, shares)
+                tiled = self._tiled(base, order, tried, shares.tiled, seconds)
                 tried.append(tiled.last)
         if not self._enough(tried):
             tried.append(self._again(whole, first, part, tiled.last))
         plans = plans_of(tried)
         if plans:
             return self._best_of(plans)
-        bound = self._uncut_bound(whole) if self.options.tiles else None
+        bound = self._uncut_bound(base) if self.options.tiles else None
         raise why_missed(tried, tiled, self.clock, self.budget, bound, cut=self.options.tiles)
 
     def _smallest_of_all(self, whole: Subject) -> Planned:
@@ -125,7 +128,9 @@ class Attempts:
         if order is None or self._stopped():
             return self._best_of(plans_of([first]))
         seconds = ONLY_TILES if self._is_least(whole, first) else shares.tiles
-        tiled = self._tiled(whole, order, [first], shares.tiled, seconds)
+        base = tileable_subject(whole, self.options, self.budget, self.target.rules)
+        order = order if base is whole else self._order(base, shares)
+        tiled = self._tiled(base, order, [first], shares.tiled, seconds)
         return self._best_of(plans_of([first, tiled.last]))
 
     def _again(self, whole: Subject, first: Tried, part: PlanningTime, tiled: Tried) -> Tried:
@@ -266,8 +271,13 @@ class Attempts:
         found = TriedTiles()
         for share in TILING_TARGETS:
             self.progress(CHOOSING)
-            with part.passing():
+            with part.passing(busy=True):
                 tiling = search.plan(self._part_of_budget(share), part.left_seconds)
+            if self.budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
+                more = self.clock.share(ONLY_TILES - choosing)
+                search.extend(more.seconds)
+                with more.passing(busy=True):
+                    tiling = search.plan(None, more.left_seconds)
             if not tiling.regions or not self._pays(tiling, tried):
                 return replace(found, tiling=found.tiling or tiling)
             if found.tiling is not None and found.tiling.regions == tiling.regions:
@@ -283,6 +293,11 @@ class Attempts:
             if not tiling.meets(self.budget):
                 break
         return found
+
+    def _only_tiles(self, whole: Subject, tiling: TilingPlan) -> bool:
+        """Whether tiles go below all whole ops: a limit there would leave them more seconds."""
+        bound = self._bound(whole)
+        return bool(tiling.regions) and bound is not None and tiling.peak_bytes < bound.nbytes
 
     def _part_of_budget(self, share: float | None) -> int | None:
         return None if share is None or self.budget is None else int(share * self.budget)

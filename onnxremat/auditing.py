@@ -1,6 +1,6 @@
 """What a model needs, where its peak comes from, and how far down a schedule could take it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxremat.attribution import MeasuredPeak, attribute, explained
@@ -24,8 +24,8 @@ from onnxremat.runtimes.measure_time import PEAK_SHARE
 from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule, given_order, with_eager_ops
-from onnxremat.tiling import Tiling, TilingPlan, choose_regions, ordered_subject
-from onnxremat.units import MemoryLimit
+from onnxremat.tiling import Tiling, TilingPlan, choose_regions, ordered_subject, tileable_subject
+from onnxremat.units import MemoryLimit, format_bytes
 
 _REORDER_SECONDS = _TILING_SECONDS = 5.0
 
@@ -136,12 +136,7 @@ def audit(
     limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
     reordered = PLANNERS["reorder"].function(problem, limits)
     progress("cutting into tiles", _at_most(_TILING_SECONDS, options))
-    tiling = choose_regions(
-        ordered_subject(subject, reordered.schedule, RECIPE_RULES, options),
-        None,
-        Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, options.exact_threads, False),
-        seconds=min(_TILING_SECONDS, options.time_limit),
-    )
+    tiling = _in_tiles(subject, reordered.schedule, options)
     return Audit(
         model,
         len(feed.loaded.model.graph.node),
@@ -191,6 +186,36 @@ def estimated_nodes(subject: Subject) -> tuple[str, ...]:
     imported = subject.imported
     name_of = dict(zip(imported.op_nodes, (op.name for op in imported.graph.ops), strict=True))
     return tuple(name_of[v] for v in subject.profile.unmeasured if v in name_of)
+
+
+def _in_tiles(subject: Subject, order: Schedule, options: Options) -> TilingPlan:
+    """The smallest peak in exact tiles; if there is none, the reason, and what others reach."""
+    exact = _smallest(subject, order, replace(options, allow_rounding=False))
+    if exact.regions or not exact.reasons:
+        return exact
+    rounded = _smallest(subject, order, replace(options, allow_rounding=True))
+    if not rounded.regions:
+        return exact
+    reached = f"with --allow-rounding about {format_bytes(rounded.peak_bytes)} in tiles"
+    return replace(exact, reasons=(f"{exact.reasons[0]}; {reached}", *exact.reasons[1:]))
+
+
+def _smallest(subject: Subject, order: Schedule, options: Options) -> TilingPlan:
+    base = tileable_subject(subject, options, None, RECIPE_RULES)
+    if base is not subject:
+        limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
+        problem = Problem(base.imported.graph, RECIPE_RULES, max_copies=1)
+        order = PLANNERS["reorder"].function(problem, limits).schedule
+    base = ordered_subject(base, order, RECIPE_RULES, options)
+    tiling = Tiling(
+        RECIPE_RULES, BOOKKEEPING_NODE_BYTES, options.exact_threads, options.allow_rounding
+    )
+    return choose_regions(
+        base,
+        None,
+        tiling,
+        seconds=min(_TILING_SECONDS, options.time_limit),
+    )
 
 
 def find_peak(graph: Graph, schedule: Schedule, rules: MemoryRules) -> Peak:

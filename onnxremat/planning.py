@@ -41,16 +41,22 @@ OVER_SHARE = 0.01
 
 class PlanningTime:
     """The seconds of a time limit: they pass while something is planned (`passing`), not while
-    models run or are measured. Those of a `part` are its parent's, too."""
+    models run or are measured. Those of a `part` are its parent's, too.
+
+    `now` is the clock of planners; `busy` that of what one thread does, which counts no seconds
+    while others have the processor, so that it ends at about the same place each time.
+    """
 
     def __init__(
         self,
         seconds: float,
         now: Callable[[], float] = time.monotonic,
         parent: "PlanningTime | None" = None,
+        busy: Callable[[], float] = time.thread_time,
     ) -> None:
         self.seconds = seconds
         self._now = now
+        self._busy = busy
         self._parent = parent
         self._passed = 0.0
 
@@ -83,20 +89,21 @@ class PlanningTime:
 
     def part(self, share: float) -> "PlanningTime":
         """A share of what is left."""
-        return PlanningTime(share * self.left_seconds, self._now, self)
+        return PlanningTime(share * self.left_seconds, self._now, self, self._busy)
 
     def share(self, share: float) -> "PlanningTime":
         """A share of all, or what is left if that is less."""
-        return PlanningTime(share * self.seconds, self._now, self)
+        return PlanningTime(share * self.seconds, self._now, self, self._busy)
 
     @contextmanager
-    def passing(self) -> Iterator[None]:
-        """Inside, time passes."""
-        began = self._now()
+    def passing(self, *, busy: bool = False) -> Iterator[None]:
+        """Inside, time passes; with `busy` only while this thread has the processor."""
+        now = self._busy if busy else self._now
+        began = now()
         try:
             yield
         finally:
-            self._pass(self._now() - began)
+            self._pass(now() - began)
 
     def _pass(self, seconds: float) -> None:
         self._passed += seconds

@@ -112,6 +112,7 @@ def _change_rows(result: RewriteResult) -> list[tuple[str, str]]:
         rows.append(("tiled", _tiled(result.tiling)))
     if result.sizes:
         rows.append(("sizes", _sizes(result)))
+    rows.extend(estimated_rows(result.estimated, result.estimated_reason))
     return rows
 
 

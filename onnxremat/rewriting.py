@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 
 from onnxremat.attempts import Attempts, substituted
-from onnxremat.auditing import Floor, Peak, find_floor, find_peak
+from onnxremat.auditing import Floor, Peak, estimated_nodes, find_floor, find_peak
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.files import check_outputs, external_copies, write_files
 from onnxremat.importer import declare_sizes, load
@@ -20,12 +20,14 @@ from onnxremat.plan import Plan
 from onnxremat.planners import PLANNERS
 from onnxremat.planning import PlanningTime
 from onnxremat.prepare import (
+    UNSETTLED,
     Options,
     ProgressReport,
     Subject,
     prepare,
     prepare_planner,
     silent,
+    unsettled,
 )
 from onnxremat.runtimes.generic import StaticPlan, emit_plan
 from onnxremat.runtimes.layout import layout_width
@@ -35,7 +37,7 @@ from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record
 from onnxremat.targets import Target, as_executed, make_target, own_schedule
 from onnxremat.tiling import TilingPlan
 from onnxremat.units import MemoryLimit, parse_limit
-from onnxremat.verification import Verification, require
+from onnxremat.verification import Verification, require, same_from_the_start
 from onnxremat_rewriters.stock import StockResult
 from onnxremat_rewriters.substitutes import Replaced
 
@@ -55,7 +57,8 @@ class RewriteResult:
     files for default session options, `static` if a static plan was asked for, and `plan_output` is
     where it was written. `verification` is None with `verify=False`. `planning_seconds` is the time
     from the imported model to the rewritten one, measuring it included. `stopped`: planning was
-    ended early (Ctrl-C), with the best plan so far.
+    ended early (Ctrl-C), with the best plan so far. `estimated` are nodes of the original whose
+    scratch was planned by an estimate, `estimated_reason` says why; `rewritten` is measured anyway.
     """
 
     model: onnx.ModelProto
@@ -83,6 +86,8 @@ class RewriteResult:
     verification: Verification | None
     planning_seconds: float
     stopped: bool = False
+    estimated: tuple[str, ...] = ()
+    estimated_reason: str = ""
 
 
 def default_output(model: Path, limit: MemoryLimit, options: Options | None = None) -> Path:
@@ -155,6 +160,9 @@ def rewrite(
     if target is not None:
         external_copies(loaded.model, path.parent, target, (plan_target,))
     subject = prepare(loaded, options, progress)
+    if options.verify and not same_from_the_start(subject.feed, subject.released.model):
+        progress(UNSETTLED)
+        subject = unsettled(subject, options)
     result = _plan_and_verify(
         subject, limit, options, static=plan_target is not None, progress=progress, stop=stop
     )
@@ -218,7 +226,7 @@ def _plan_and_verify(
         floor=find_floor(graph, target.rules),
         nodes_before=len(subject.feed.loaded.model.graph.node),
         recomputed=made.rewritten.recomputed,
-        replaced=whole.replaced,
+        replaced=subject.replaced,
         original=target.original,
         released=target.released,
         rewritten=made.measured,
@@ -230,6 +238,8 @@ def _plan_and_verify(
         verification=verification,
         planning_seconds=planning_seconds,
         stopped=stop is not None and stop(),
+        estimated=estimated_nodes(whole),
+        estimated_reason=whole.profile.estimated_reason,
     )
 
 

@@ -70,7 +70,9 @@ def used(monkeypatch: pytest.MonkeyPatch, *, late: bool = False) -> Used:
     planners = {name: SimpleNamespace(function=made.planner(name)) for name in ("auto", "reorder")}
     monkeypatch.setattr(attempts, "PLANNERS", planners)
     monkeypatch.setattr(attempts, "TileSearch", made.search)
-    monkeypatch.setattr(rewriting, "PlanningTime", lambda seconds: PlanningTime(seconds, made.now))
+    monkeypatch.setattr(
+        rewriting, "PlanningTime", lambda seconds: PlanningTime(seconds, made.now, busy=made.now)
+    )
     return made
 
 

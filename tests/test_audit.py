@@ -12,14 +12,21 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
+from onnxremat import prepare as prepare_module
 from onnxremat.attribution import attribute, explained
 from onnxremat.auditing import Audit, audit
+from onnxremat.memory import profile
+from onnxremat.plan import Limits, Problem
+from onnxremat.planners import PLANNERS
 from onnxremat.prepare import Options, prepare, stage
 from onnxremat.progress import Progress
-from onnxremat.report import as_json, audit_text
+from onnxremat.report import as_json, audit_text, rewrite_text
+from onnxremat.rewriting import rewrite
 from onnxremat.runtimes.measure import PeakMeasurement, measure_activation
+from onnxremat.runtimes.profiling import profile_run
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import given_order, with_eager_ops
+from onnxremat.tiling import ordered_subject
 from tests.detector import detector
 
 QUICK = Options(time_limit=1.0, threads=1)
@@ -82,6 +89,48 @@ def test_without_time_for_measuring_estimates_are_marked_and_the_rest_is_unexpla
     plain = json.loads(json.dumps(as_json(result)))
     assert plain["estimated"] == list(result.estimated)
     assert plain["measured_peak"]["unexplained_bytes"] == peak.unexplained_bytes
+
+
+def test_a_plan_by_estimates_is_marked_too(detector_file: Path) -> None:
+    pytest.importorskip("memray", reason="the heap is counted by memray")
+    options = replace(QUICK, measure_limit=0.0, tiling=False)
+    result = rewrite(detector_file, "100%", options)
+    assert {"picked", "sums", "best"} <= set(result.estimated)
+    assert "estimated" in rewrite_text(result)
+    assert as_json(result)["estimated_reason"] == result.estimated_reason != ""
+    assert result.verification is not None
+    assert result.verification.identical
+    counted = rewrite(detector_file, "100%", replace(options, measure_limit=60.0))
+    assert counted.estimated == ()
+    assert "estimated" not in rewrite_text(counted)
+
+
+def test_another_order_is_imported_without_a_run(
+    detector_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = prepare(detector_file, QUICK)
+    graph = subject.imported.graph
+    problem = Problem(graph, RECIPE_RULES, max_copies=1)
+    order = PLANNERS["reorder"].function(problem, Limits(seconds=5.0)).schedule
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the model was run")
+
+    monkeypatch.setattr(prepare_module, "profile_run", refuse)
+    again = ordered_subject(subject, order, RECIPE_RULES, QUICK)
+    assert again is not subject
+    assert again.settled
+    own = again.imported.graph
+    assert profile(own, given_order(own), RECIPE_RULES).peak_bytes == (
+        profile(graph, order, RECIPE_RULES).peak_bytes
+    )
+    monkeypatch.undo()
+    measured = profile_run(
+        again.released.model, ".", subject.feed.inputs, subject.feed.recipe, runs=1
+    )
+    assert measured.order == again.profile.order
+    for v, known in again.profile.nodes.items():
+        assert known.outputs == measured.nodes[v].outputs
 
 
 def test_what_only_some_runs_take_is_unexplained_with_its_size(detector_file: Path) -> None:

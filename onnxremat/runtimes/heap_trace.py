@@ -82,56 +82,55 @@ def read_trace(
     """
     trace = _Trace()
     alive: dict[int, tuple[int, int]] = {}
+    held = peak = 0
+    nothing = (0, 0)
+    live, current = trace.live, trace.current
     for number, record in enumerate(records, 1):
         if number % _LOOK_EVERY == 0 and stop(number):
             return trace.result(complete=False)
         address = record.address
         if record.allocator in RELEASES:
-            size, segment = alive.pop(address, (0, 0))
-            trace.released(size, segment)
+            size, segment = alive.pop(address, nothing)
+            if size:
+                held -= size
+                live[segment] -= size
             continue
         size = record.size
         if size == mark_bytes and record.tid == thread:
-            trace.mark()
+            trace.mark(held, peak)
+            peak, live, current = held, trace.live, trace.current
             continue
-        alive[address] = (size, trace.current)
-        trace.allocated(size)
-    trace.mark()
+        alive[address] = (size, current)
+        live[current] += size
+        held += size
+        if held > peak:  # noqa: PLR1730 - a call for each of millions of records takes longer
+            peak = held
+    trace.mark(held, peak)
     return trace.result(complete=True)
 
 
 class _Trace:
-    """Counts on the way through the records. `live` has bytes held by the segment they are from."""
+    """The segments so far. `live` has what is held by the segment that allocated it; a segment
+    whose values are all gone stays in it while it is the current one."""
 
     def __init__(self) -> None:
         self.current = 0
-        self._held = self._peak = self._begin = 0
-        self._live: dict[int, int] = {0: 0}
+        self.live: dict[int, int] = {0: 0}
+        self._begin = 0
         self._at_begin: dict[int, int] = {}
         self._worst, self._held_at_worst = -1, dict[int, int]()
         self._segments: list[Segment] = []
 
-    def allocated(self, size: int) -> None:
-        self._held += size
-        self._live[self.current] += size
-        self._peak = max(self._peak, self._held)
-
-    def released(self, size: int, segment: int) -> None:
-        if size:
-            self._held -= size
-            self._live[segment] -= size
-
-    def mark(self) -> None:
-        """The current segment ends."""
-        made = self._live[self.current]
-        self._segments.append(Segment(self._begin, self._peak, made))
-        if self._peak > self._worst:
-            self._worst, self._held_at_worst = self._peak, self._at_begin
-        self._live = {s: nbytes for s, nbytes in self._live.items() if nbytes}
-        self._at_begin = dict(self._live)
-        self._begin = self._peak = self._held
+    def mark(self, held: int, peak: int) -> None:
+        """The current segment ends with `held` bytes, after at most `peak`."""
+        self._segments.append(Segment(self._begin, peak, self.live[self.current]))
+        if peak > self._worst:
+            self._worst, self._held_at_worst = peak, self._at_begin
+        self._begin = held
+        self._at_begin = {s: nbytes for s, nbytes in self.live.items() if nbytes}
+        self.live = dict(self._at_begin)
         self.current += 1
-        self._live[self.current] = 0
+        self.live[self.current] = 0
 
     def result(self, *, complete: bool) -> HeapTrace:
         return HeapTrace(tuple(self._segments), self._held_at_worst, complete)

@@ -31,6 +31,7 @@ from onnxremat.runtimes.workspace import STATISTICS_EXACT, VARIADIC, known_works
 
 _TOP, _INNER = "onnxremat_top_", "onnxremat_inner_"
 _KERNEL = "_kernel_time"
+NOT_COUNTED = "the runtime executes other nodes than the model has"
 _FEW_INPUTS = 3
 
 
@@ -70,7 +71,9 @@ class RunProfile:
     @property
     def estimated_reason(self) -> str:
         """Why the workspace of `unmeasured` nodes is an estimate; empty if there are none."""
-        return self.heap.reason if self.unmeasured and self.heap is not None else ""
+        if not self.unmeasured:
+            return ""
+        return NOT_COUNTED if self.heap is None else self.heap.reason
 
     def is_of(self, model: onnx.ModelProto, mode: ExecutionOrder) -> bool:
         """Whether the nodes of `model`, and no others, were executed as its file says, in a mode
@@ -122,6 +125,26 @@ def profile_run(
             nodes[v] = replace(nodes[v], workspace_bytes=scratch)
     unmeasured = tuple(v for v in asked if v not in counted.segments)
     return replace(seen, nodes=nodes, unmeasured=unmeasured, heap=counted)
+
+
+def carried_profile(
+    run: RunProfile, model: onnx.ModelProto, origin: Sequence[int | None], mode: ExecutionOrder
+) -> RunProfile:
+    """The profile of a model that nobody has run yet, in a mode of the runtime: node i does what
+    node `origin[i]` of `run` does, less outputs that were dropped. Of one that stands for none, and
+    of the heap as a whole, nothing is known."""
+    made = model.graph.node
+    nodes = {
+        i: replace(run.nodes[v], outputs=run.nodes[v].outputs[: len(made[i].output)])
+        for i, v in enumerate(origin)
+        if v is not None and v in run.nodes
+    }
+    return RunProfile(
+        tuple(emulated_order(made, mode)),
+        nodes,
+        unmeasured=tuple(i for i, v in enumerate(origin) if v in run.unmeasured),
+        run_seconds=run.run_seconds,
+    )
 
 
 def seen_run(

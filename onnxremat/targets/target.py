@@ -13,8 +13,8 @@ from onnxremat.plan import Plan
 from onnxremat.prepare import Options, ProgressReport, Subject
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMeasurement
-from onnxremat.runtimes.order import default_order, emulated_order, is_constant, priority_order
-from onnxremat.runtimes.profiling import RunProfile
+from onnxremat.runtimes.order import default_order, is_constant, priority_order
+from onnxremat.runtimes.profiling import RunProfile, carried_profile
 from onnxremat.runtimes.recipe import ExecutionOrder, Recipe
 from onnxremat.schedule import Schedule, given_order, with_eager_ops, without_unread
 from onnxremat.verification import Verification, verify
@@ -151,11 +151,4 @@ def write_plan(imported: ImportedModel, plan: Plan, mode: ExecutionOrder) -> Rew
 def expected_profile(subject: Subject, rewritten: Rewritten, mode: ExecutionOrder) -> RunProfile:
     """The profile of a rewritten model that nobody has run yet: a node does what the node of the
     subject does that it stands for, less outputs that were dropped."""
-    known = subject.profile.nodes
-    made = rewritten.model.graph.node
-    nodes = {
-        i: replace(known[v], outputs=known[v].outputs[: len(made[i].output)])
-        for i, v in enumerate(rewritten.origin)
-        if v is not None and v in known
-    }
-    return RunProfile(tuple(emulated_order(made, mode)), nodes)
+    return carried_profile(subject.profile, rewritten.model, rewritten.origin, mode)

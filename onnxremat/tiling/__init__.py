@@ -1,9 +1,10 @@
 """Planning of exact tiling: which parts of a model run in tiles.
 
-Subject -> choose_regions -> TilingPlan -> tiled_subject -> Subject
+Subject -> tileable_subject -> choose_regions -> TilingPlan -> tiled_subject -> Subject
 """
 
 from onnxremat.tiling.choose import TileSearch, Tiling, choose_regions, uncut_bound
+from onnxremat.tiling.forms import tileable_subject
 from onnxremat.tiling.order import ordered_subject
 from onnxremat.tiling.plan import TilingPlan, most_nodes
 from onnxremat.tiling.subject import tiled_subject
@@ -15,6 +16,7 @@ __all__ = [
     "choose_regions",
     "most_nodes",
     "ordered_subject",
+    "tileable_subject",
     "tiled_subject",
     "uncut_bound",
 ]

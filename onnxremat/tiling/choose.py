@@ -8,7 +8,6 @@ smallest peak that is found is met too, and none below it. Time that a budget le
 that cost less.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -94,19 +93,24 @@ class TileSearch:
         self._units = int(UNITS_A_SECOND * seconds)
         self._late = False
 
+    def extend(self, seconds: float) -> None:
+        """Let the descent look at more, as if it had been made for so many seconds more."""
+        self._units += int(UNITS_A_SECOND * seconds)
+
     def plan(self, budget_bytes: int | None, seconds: float) -> TilingPlan:
         """The regions with which the peak is predicted to keep `budget_bytes` at little cost; None:
         those with the smallest peak found, or within 2% of it, that add no more than another run's
         time.
 
         If no regions that are found reach the budget, the plan has the smallest peak found, and
-        `reasons` say so. The tiled model has at most `most_nodes` nodes. `seconds`, and `stop()`
+        `reasons` say so. The tiled model has at most `most_nodes` nodes. `seconds` (of this thread
+        on a processor), and `stop()`
         turning true, cut the search short: where they do not, the same questions have the same
         answers.
         """
         if budget_bytes is not None and self._own_peak <= budget_bytes:
             return self._as_plan(None, ("whole ops keep the limit: nothing has to be cut",))
-        began = time.monotonic()
+        began = self._effort.now()
         share = DESCENT_SHARE if budget_bytes is None else 1.0
         self._effort.end_seconds = began + share * seconds
         before = self._effort.units

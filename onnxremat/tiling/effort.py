@@ -2,8 +2,9 @@
 
 The search for the smallest peak decides which limits are met. Were it ended by the clock alone, a
 limit could be missed only since the machine was busier than when the smallest peak was found. So
-its seconds stand for a number of planned nodes, few enough for this to be what ends it, and the
-clock is there for slow machines.
+its seconds stand for a number of planned nodes, few enough for this to be what ends it. The clock
+is there for slow machines, and it counts the seconds of this thread on a processor, not those in
+which others had it.
 """
 
 import time
@@ -19,12 +20,12 @@ to three times as much."""
 class Effort:
     """Work done so far, and where it ends. Not thread-safe.
 
-    `end_seconds` is a time of `now`, `end_units` a count of work; None: no such end. `stop()`
-    turning true ends it, too.
+    `end_seconds` is a time of `now` (seconds), `end_units` a count of work; None: no such end.
+    `stop()` turning true ends it, too.
     """
 
     stop: Callable[[], bool] | None = None
-    now: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.thread_time
     units: int = 0
     end_seconds: float | None = None
     end_units: int | None = None

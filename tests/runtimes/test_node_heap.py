@@ -80,6 +80,7 @@ def test_what_is_no_mark_and_what_was_there_before_the_run_changes_nothing() -> 
     first_of_equals = read_trace(story("+1:5 | -1 | +2:5 |"), MARK, MAIN)
     assert first_of_equals.peak_segment == 0
     assert not read_trace([], MARK, MAIN).segments[0].peak_bytes
+    assert read_trace(story("+1:0 +2:3 -2 | | -1 |"), MARK, MAIN).segments[0] == Segment(0, 3, 0)
 
 
 def test_reading_ends_when_it_is_told_to() -> None:
