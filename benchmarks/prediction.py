@@ -45,7 +45,6 @@ from onnxremat.memory import profile
 from onnxremat.plan import Limits, Problem
 from onnxremat.planners import PLANNERS
 from onnxremat.prepare import Feed, Options, prepare, prepare_feed
-from onnxremat.runtimes.functions import expand_functions
 from onnxremat.runtimes.library import RUNTIME_VERSION, ort
 from onnxremat.runtimes.measure import in_memory, measure_activation, measure_resident
 from onnxremat.runtimes.order import default_order, is_constant, priority_order
@@ -69,6 +68,7 @@ from onnxremat.runtimes.recipe import (
     session_options,
 )
 from onnxremat.runtimes.rules import RECIPE_RULES
+from onnxremat.runtimes.settle import settled
 from onnxremat.runtimes.wire import Array
 from onnxremat.schedule import given_order, with_eager_ops
 from onnxremat_rewriters.recompute import apply_schedule
@@ -160,8 +160,8 @@ def subject(path: Path, scratch: Path) -> Subject:
     model = feed.loaded.model
     profile = profile_run(model, feed.loaded.base_dir, feed.inputs, feed.recipe)
     expanded = len(profile.expanded)
-    if expanded:
-        model = expand_functions(model, profile.expanded)
+    if not profile.is_of(model, feed.recipe.execution_order):
+        model = settled(model, feed.loaded.base_dir, feed.recipe)
         profile = profile_run(model, feed.loaded.base_dir, feed.inputs, feed.recipe)
     return Subject(name, model, feed, profile, expanded)
 

@@ -1,4 +1,4 @@
-"""The table of builders: every architecture, and its training graph.
+"""The table of builders: every architecture, its training graph, and exported files.
 
 Every builder takes keyword arguments only and returns a ModelProto. Common ones: `batch` (samples),
 `symbolic_batch` (leave the batch open: the dimension "batch"; forward models only), `opset` (17 to
@@ -13,6 +13,7 @@ from typing import Any
 import onnx
 
 from models.densenet import densenet
+from models.exported import gpt_cache, half_attention, open_encoder, sam_encoder
 from models.inception import inception
 from models.mlp import ffn, mlp
 from models.mobilenet import mobilenet
@@ -98,6 +99,15 @@ TRAINING: dict[str, Builder] = {
     "vgg_train": _trained(vgg, "cross_entropy", base=32, classes=10, batch=4),
 }
 
-BUILDERS: dict[str, Builder] = FORWARD | TRAINING
+EXPORTED: dict[str, Builder] = {
+    "gpt_cache": gpt_cache,
+    "half_attention": half_attention,
+    "open_encoder": open_encoder,
+    "sam_encoder": sam_encoder,
+}
+"""Models written as exporters write them, with open sizes: of those `symbolic_batch` and the like
+are no options."""
+
+BUILDERS: dict[str, Builder] = FORWARD | TRAINING | EXPORTED
 """Name to builder. `inspect.signature` gives the options and defaults, the docstring the
 architecture, its paper, its sizes and their units."""

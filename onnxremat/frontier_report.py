@@ -5,7 +5,7 @@ from html import escape
 from itertools import pairwise
 
 from onnxremat.frontiers import Frontier, Point
-from onnxremat.report import columns, table
+from onnxremat.tables import columns, table
 from onnxremat.text import printable
 from onnxremat.units import format_bytes
 

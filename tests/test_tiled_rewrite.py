@@ -17,6 +17,7 @@ from onnxremat.rewriting import rewrite
 from onnxremat.runtimes.record import read_record
 from onnxremat.units import parse_limit
 from onnxremat.verification import verify_files
+from tests.rewriters.tile.nets import Net
 
 QUICK = Options(time_limit=3, threads=2)
 
@@ -96,7 +97,7 @@ def test_what_cannot_be_cut_stays_impossible(tmp_path: Path) -> None:
     opset = helper.make_opsetid("", 17)
     path = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
-    with pytest.raises(InfeasibleError, match="no part of the model"):
+    with pytest.raises(InfeasibleError, match=r"nor do tiles go below 16\.38 kB .*made whole: e1"):
         rewrite(path, "40%", QUICK)
     assert "no part of the model" in audit_text(audit(path, QUICK))
 
@@ -111,3 +112,28 @@ def test_audit_says_what_tiles_reach(espcn: Path) -> None:
 def test_files_for_default_options_have_no_tiles() -> None:
     assert not Options(session="stock").tiles
     assert not Options(order="default", recompute=False).tiles
+
+
+def normalized(op: str, folder: Path) -> Path:
+    """A convolution, a normalization over pictures, a convolution."""
+    net = Net()
+    a = net.conv(net.input("x", 1, 3, 160, 160), 3, 16, 3)
+    weights = net.weight(16), net.weight(16)
+    groups = {"num_groups": 4} if op == "GroupNormalization" else {}
+    out = net.conv(net.add(op, a, *weights, **groups), 16, 1, 3)
+    onnx.save(net.model(out, opset=21), folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+@pytest.mark.parametrize("op", ["InstanceNormalization", "GroupNormalization"])
+def test_what_needs_rounding_is_said_and_kept(op: str, tmp_path: Path) -> None:
+    path = normalized(op, tmp_path)
+    found = audit(path, QUICK).tiling
+    assert not found.regions
+    assert "with --allow-rounding about" in found.reasons[0]
+    result = rewrite(path, "80%", replace(QUICK, allow_rounding=True))
+    assert result.tiling is not None and result.tiling.regions
+    assert [(one.op_type, one.exact) for one in result.replaced] == [(op, False)]
+    assert result.verification is not None and result.verification.rounding
+    assert result.verification.rounding.worst < 1e-4
+    assert f"1 {op} (rounds differently)" in rewrite_text(result)

@@ -61,13 +61,15 @@ def import_model(
     costs: CostModel = DEFAULT_COSTS,
     measured_ns: Mapping[int, int] | None = None,
     allow_recompute: Collection[str] = (),
+    kept_single: Collection[int] = (),
 ) -> ImportedModel:
     """The Graph of a model's top-level nodes; bodies of subgraphs are not looked into.
 
     `types` come from `infer_types`. `workspace` and `measured_ns` map node indices to bytes of
     kernel scratch and to durations; a measured duration wins over the cost model.
     `allow_recompute` names op types (bare, or `domain::type`) that may be recomputed although
-    their purity is unknown. `view_ops` and `eager_ops` are the runtime's.
+    their purity is unknown; `kept_single` are node indices that never may. `view_ops` and
+    `eager_ops` are the runtime's.
 
     An Op reads, in this order and without absent ones: the roots of its node's inputs, the roots of
     values that its subgraphs capture, and the roots of what views on the way needed. Values added
@@ -97,7 +99,8 @@ def import_model(
             outputs=tuple(index_of[name] for name in nodes[index].output if name),
             cost=_cost(index, nodes[index], types, costs, measured_ns or {}),
             workspace_bytes=(workspace or {}).get(index, 0),
-            recomputable=_recomputable(nodes[index], loaded, constants, eager_ops, allow_recompute),
+            recomputable=index not in kept_single
+            and _recomputable(nodes[index], loaded, constants, eager_ops, allow_recompute),
             eager=op_key(nodes[index]) in eager_ops,
         )
         for index in op_nodes

@@ -9,22 +9,21 @@ checked is what the importer relies on: names, order, numbers of inputs and outp
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, inliner
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, inliner
 from onnx.defs import OpSchema
 
 from onnxremat.errors import ModelError, UsageError
+from onnxremat.importer.external import check_external_files, data_files
 from onnxremat.importer.inference import ONNX_ERRORS
 from onnxremat.importer.nodes import DEFAULT_DOMAINS, available_names, local_names
 from onnxremat.importer.order import describe, sorted_nodes
 from onnxremat.importer.wellformed import check_references, check_well_formed
-from onnxremat.text import printable
 
 LARGEST_FILE_BYTES = 2**31 - 1
 """What protobuf reads; larger models have their weights in other files."""
@@ -40,6 +39,7 @@ class LoadedModel:
     `base_dir`. `sha256` is that of the model file (external data not included). `resorted`: the
     nodes were not in topological order in the file. `inlined`: the file had model-local functions,
     which were expanded as runtimes do. Node indices everywhere refer to `model`, not to the file.
+    `data_files` hold data of the file's tensors, those of functions that nothing calls included.
     """
 
     model: ModelProto
@@ -48,6 +48,7 @@ class LoadedModel:
     sha256: str
     resorted: bool = False
     inlined: bool = False
+    data_files: tuple[str, ...] = ()
 
     @property
     def opset(self) -> int:
@@ -126,19 +127,20 @@ def given_inputs(graph: GraphProto) -> tuple[onnx.ValueInfoProto, ...]:
 def _checked(model: ModelProto, path: Path | None, base_dir: Path, digest: str) -> LoadedModel:
     _check_header(model)
     check_well_formed(model)
+    files = data_files(model)
     inlined = len(model.functions) > 0
     if inlined:
         model = _inline_functions(model)
     check_references(model.graph)
     _check_names(model.graph)
     _check_nodes(model)
-    _check_external_files(model.graph, base_dir)
+    check_external_files(model, base_dir)
     order = sorted_nodes(model.graph.node, available_names(model.graph))
     resorted = order != tuple(range(len(order)))
     if resorted:
         model = _with_node_order(model, order)
     _check_outputs(model.graph)
-    return LoadedModel(model, path, base_dir, digest, resorted, inlined)
+    return LoadedModel(model, path, base_dir, digest, resorted, inlined, files)
 
 
 def _check_header(model: ModelProto) -> None:
@@ -234,40 +236,6 @@ def _check_attributes(node: NodeProto, index: int, schema: OpSchema) -> None:
     for name, definition in known.items():
         if definition.required and name not in given:
             raise ModelError(f"{describe(node, index)} lacks its attribute {name!r}")
-
-
-def _check_external_files(graph: GraphProto, base_dir: Path) -> None:
-    checked = set()
-    for tensor in external_tensors(graph):
-        location = external_location(tensor)
-        if location in checked:
-            continue
-        checked.add(location)
-        if not _is_file(base_dir / location):
-            shown = printable(repr(location), _SHOWN)
-            raise ModelError(
-                f"the data of {tensor.name!r} is missing: no file {shown} in {base_dir}"
-            )
-
-
-def _is_file(path: Path) -> bool:
-    """Whether a regular file is there; no file has a name that the system does not take."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
-
-
-def external_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Initializers whose data is in another file."""
-    for tensor in graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            yield tensor
-
-
-def external_location(tensor: TensorProto) -> str:
-    """The file, relative to the model's folder, that holds an external tensor."""
-    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
 def _with_node_order(model: ModelProto, order: tuple[int, ...]) -> ModelProto:

@@ -117,7 +117,7 @@ def declared_shape(proto: TypeProto, symbols: Mapping[str, int]) -> tuple[int | 
     return tuple(
         d.dim_value
         if d.HasField("dim_value") and d.dim_value >= 0
-        else symbols.get(d.dim_param, d.dim_param) or "?"
+        else symbols.get(d.dim_param, d.dim_param or "?")
         for d in proto.tensor_type.shape.dim
     )
 

@@ -112,8 +112,7 @@ def load_inputs(
 
     Types that numpy does not know may be stored as unsigned integers of the same size. Raises
     UsageError if the file cannot be read, lacks an input, has one too many, or a type or a shape
-    does not fit, or a value has no elements; dimensions of one name must agree with each other and
-    with `dims`.
+    does not fit; dimensions of one name must agree with each other and with `dims`.
     """
     stored = read_feeds(Path(path))
     specs = input_specs(model)
@@ -127,9 +126,6 @@ def load_inputs(
             raise UsageError(f"{path} has no value for input {spec.name!r}")
         result[spec.name] = _typed(spec, stored[spec.name])
         _check_shape(spec, stored[spec.name].shape, bound)
-    for name, value in result.items():
-        if value.size == 0:
-            raise UsageError(f"{path}: input {name!r} has no elements: {list(value.shape)}")
     return result
 
 

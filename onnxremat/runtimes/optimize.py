@@ -20,7 +20,11 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorProto
 
 from onnxremat.errors import ModelError, UsageError
-from onnxremat.importer.load import external_location, external_tensors
+from onnxremat.importer.external import (
+    all_external_tensors,
+    external_location,
+    external_tensors,
+)
 from onnxremat.runtimes.library import RUNTIME_VERSION
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.recipe import OptimizationLevel, Recipe
@@ -76,20 +80,30 @@ def optimize_offline(
         optimization=level,
         free_dimensions=recipe.free_dimensions,
     )
-    base = Path(base_dir)
-    source = ModelSource(model=model, base_dir=base)
-    with run_job("optimize", [source], [settings], {}) as job:
-        made = onnx.load(job.folder / job.answer["optimized"], load_external_data=False)
-        _restore_weights(made, job.folder, model, base)
+    made = written_by_runtime(model, base_dir, settings)
     _tidy(made, model)
     layout = sum(node.domain == LAYOUT_DOMAIN for node in _all_nodes(made.graph))
     return Optimized(made, level, recipe.provider, dict(recipe.free_dimensions), layout)
 
 
+def written_by_runtime(model: ModelProto, base_dir: Path | str, settings: Recipe) -> ModelProto:
+    """The graph that a session with these settings executes, as the runtime writes it down.
+
+    A weight that is still what an external file of `model` holds stays there; all others are in
+    the model that is returned. Raises ModelError as `optimize_offline`.
+    """
+    base = Path(base_dir)
+    source = ModelSource(model=model, base_dir=base)
+    with run_job("optimize", [source], [settings], {}) as job:
+        made = onnx.load(job.folder / job.answer["optimized"], load_external_data=False)
+        _restore_weights(made, job.folder, model, base)
+    return made
+
+
 def _restore_weights(made: ModelProto, folder: Path, original: ModelProto, base: Path) -> None:
     """Put every weight of the runtime's file where it belongs."""
     external = [t for graph in _graphs(made.graph) for t in external_tensors(graph)]
-    before = {tensor.name: tensor for tensor in external_tensors(original.graph)}
+    before = {tensor.name: tensor for tensor in all_external_tensors(original)}
     inside = []
     for tensor in external:
         data = _stored_bytes(tensor, folder)

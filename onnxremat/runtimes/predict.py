@@ -121,7 +121,7 @@ def predict(
         kinds = sorted({model.graph.node[v].op_type for v in profile.expanded})
         raise UsageError(
             f"ONNX Runtime expands {', '.join(kinds)}: a prediction needs the model with the parts "
-            "in their place (functions.expand_functions), and its profile"
+            "in their place (settle.settled), and its profile"
         )
     nodes = model.graph.node
     if order is None:

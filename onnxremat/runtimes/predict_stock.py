@@ -19,13 +19,13 @@ from onnxremat.runtimes.branches import (
     with_branch_inlined,
     working_branch,
 )
-from onnxremat.runtimes.functions import expand_functions
 from onnxremat.runtimes.optimize import Optimized, optimize_offline
 from onnxremat.runtimes.order import is_constant, node_reads
 from onnxremat.runtimes.predict import Prediction, predict
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.provable import ProvableType, provable_types
 from onnxremat.runtimes.recipe import STOCK, OptimizationLevel, Recipe
+from onnxremat.runtimes.settle import settled
 from onnxremat.runtimes.slack import load_slack
 from onnxremat.runtimes.wire import Array
 
@@ -143,8 +143,8 @@ def _session(
         recipe = replace(recipe, mem_pattern=False)
     measured = replace(recipe, cpu_arena=False, mem_pattern=False)
     profile = profile_run(flat, base_dir, inputs, measured)
-    if profile.expanded:
-        flat = expand_functions(flat, profile.expanded)
+    if not profile.is_of(flat, measured.execution_order):
+        flat = settled(flat, base_dir, measured)
         profile = profile_run(flat, base_dir, inputs, measured)
     types = provable_types(flat, base_dir, recipe, profile)
     order = tuple(v for v, node in enumerate(flat.graph.node) if not is_constant(node))

@@ -20,6 +20,7 @@ import onnx
 from onnxremat.errors import ModelError
 from onnxremat.runtimes.child import run_child
 from onnxremat.runtimes.recipe import Recipe
+from onnxremat.runtimes.watching import Listener, watching
 from onnxremat.runtimes.wire import Array, read_arrays, write_arrays
 from onnxremat.temporary import temporary_folder
 
@@ -76,12 +77,13 @@ def run_job(
     *,
     options: Mapping[str, Any] | None = None,
     malloc_threshold_bytes: int | None = None,
+    listener: Listener | None = None,
 ) -> Iterator[Job]:
     """Execute models in a child; the job's files exist inside the `with` block.
 
     `action` and `options` are those of `worker`; the child may take `seconds` of the options beside
-    the limit of runs (`run_limit`). Raises ModelError with one line if the runtime refuses, crashes
-    or does not end.
+    the limit of runs (`run_limit`). `listener` hears what the child is doing. Raises ModelError
+    with one line if the runtime refuses, crashes or does not end.
     """
     with temporary_folder() as folder:
         request: dict[str, Any] = {
@@ -93,7 +95,9 @@ def run_job(
         }
         (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
         budget = request["options"].get("seconds") or 0.0
-        yield Job(execute(folder, sources, malloc_threshold_bytes, budget), folder)
+        with watching(folder, listener):
+            answer = execute(folder, sources, malloc_threshold_bytes, budget)
+        yield Job(answer, folder)
 
 
 def _write_model(folder: Path, index: int, source: ModelSource) -> dict[str, str | None]:

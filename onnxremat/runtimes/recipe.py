@@ -133,8 +133,7 @@ _LEVELS = {
 def session_options(recipe: Recipe) -> Any:
     """The runtime's options for a recipe. Only errors are logged.
 
-    Raises UsageError if a size is not positive, or the number of threads not from 1 to
-    MOST_THREADS.
+    Raises UsageError if a size is negative, or the number of threads not from 1 to MOST_THREADS.
     """
     if recipe.threads is not None and recipe.threads < 1:
         raise UsageError(f"{recipe.threads} threads: at least one is needed")
@@ -151,8 +150,8 @@ def session_options(recipe: Recipe) -> Any:
     if recipe.threads is not None:
         options.intra_op_num_threads = recipe.threads
     for name, size in recipe.free_dimensions.items():
-        if size < 1:
-            raise UsageError(f"dimension {name!r} is {size}: a size of at least 1 is needed")
+        if size < 0:
+            raise UsageError(f"dimension {name!r} is {size}: a size of at least 0 is needed")
         options.add_free_dimension_override_by_name(name, size)
     return options
 

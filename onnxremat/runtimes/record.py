@@ -51,7 +51,9 @@ class PlanRecord:
     measured on. `input_shapes`: sizes in elements the plan holds for. `executed`: node names in
     plan order, if they were kept. `recomputed`: how many nodes were added. `original_sha256`: of
     the model file it was made from. `optimized`: what the runtime's own optimizations, done before
-    the plan, tie the file to. `exact`: whether the file gives the bits of the original.
+    the plan, tie the file to. `exact`: whether the file gives the bits of the original. `any_size`:
+    whether it runs at all sizes that its inputs leave open; its memory is promised for
+    `input_shapes` alone.
     """
 
     recipe: Recipe
@@ -67,6 +69,7 @@ class PlanRecord:
     executed: tuple[str, ...] = ()
     optimized: OptimizedFor | None = None
     exact: bool = True
+    any_size: bool = False
     runtime: str = RUNTIME
     runtime_version: str = RUNTIME_VERSION
     version: int = RECORD_VERSION
@@ -87,6 +90,7 @@ class PlanRecord:
         executed: tuple[str, ...] = (),
         optimized: OptimizedFor | None = None,
         exact: bool = True,
+        any_size: bool = False,
     ) -> "PlanRecord":
         """A record for this version of the runtime; threads are the recipe's."""
         return cls(
@@ -103,6 +107,7 @@ class PlanRecord:
             executed=executed,
             optimized=optimized,
             exact=exact,
+            any_size=any_size,
         )
 
     def to_json(self) -> str:
@@ -120,6 +125,7 @@ class PlanRecord:
             "input_shapes": {name: list(shape) for name, shape in self.input_shapes.items()},
             "executed": list(self.executed),
             "exact": self.exact,
+            "any_size": self.any_size,
             "optimized": None if self.optimized is None else asdict(self.optimized),
             "planner": self.planner,
             "recomputed": self.recomputed,
@@ -165,6 +171,8 @@ class PlanRecord:
             threads=None if data["threads"] is None else typed_size(data["threads"], 1),
             executed=tuple(typed(name, str) for name in typed(data["executed"], list)),
             exact=typed(data["exact"], bool),
+            # Older files do not say; their inputs may leave open what they depend on.
+            any_size=data.get("any_size", False) is True,
             optimized=None if optimized is None else OptimizedFor.from_dict(optimized),
             runtime=typed(data["runtime"], str),
             runtime_version=typed(data["runtime_version"], str),

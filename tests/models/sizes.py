@@ -26,6 +26,20 @@ TINY: dict[str, dict[str, Any]] = {
     "vgg": {"size": 32, "base": 2, "hidden": 8, "classes": 5},
 }
 
+TINY_EXPORTED: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "gpt_cache": (
+        {"depth": 1, "width": 16, "heads": 2, "vocabulary": 8, "context": 32},
+        {"batch": 2, "sequence": 5, "past": 3},
+    ),
+    "half_attention": ({"width": 16, "heads": 2, "sequence": 8}, {}),
+    "open_encoder": ({"depth": 1, "width": 16, "heads": 2}, {"batch": 2, "sequence": 6}),
+    "sam_encoder": (
+        {"depth": 2, "global_every": 2, "width": 16, "heads": 2, "window": 3, "size": 64},
+        {"batch": 2},
+    ),
+}
+"""Of exported models the options, and sizes for the dimensions that they leave open."""
+
 
 def tiny(name: str, **options: Any) -> dict[str, Any]:
     """TINY options of a builder or of its training variant, with `options` on top."""

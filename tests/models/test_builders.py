@@ -9,6 +9,7 @@ import pytest
 
 from models import (
     BUILDERS,
+    EXPORTED,
     FORWARD,
     TRAINING,
     initial_weights,
@@ -19,7 +20,9 @@ from models import (
 )
 from models.folding import complete_shapes
 from models.weights import kind_of
-from tests.models.sizes import TINY, run, session, tiny
+from onnxremat.importer import bind_dimensions, from_proto
+from onnxremat.runtimes.inputs import make_inputs
+from tests.models.sizes import TINY, TINY_EXPORTED, run, session, tiny
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("mlp", {"activation": "gelu"}),
@@ -40,6 +43,7 @@ IDS = ["-".join([name, *map(str, options.values())]) for name, options in CASES]
 def test_every_builder_is_tested_and_documented() -> None:
     assert set(TINY) == set(FORWARD)
     assert {f"{name}_train" for name in FORWARD} == set(TRAINING)
+    assert set(TINY_EXPORTED) == set(EXPORTED)
     for name, build in BUILDERS.items():
         assert "batch" in (inspect.getdoc(build) or ""), name
         options = inspect.signature(build).parameters.values()
@@ -59,6 +63,34 @@ def test_model_is_valid_and_runs(name: str, options: dict[str, object]) -> None:
     declared = [dim.dim_value for dim in model.graph.output[0].type.tensor_type.shape.dim]
     assert list(output.shape) == declared
     assert np.isfinite(output).all() and output.std() > 1e-3
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_exported_model_is_valid_and_runs_at_any_size(name: str) -> None:
+    options, sizes = TINY_EXPORTED[name]
+    model = EXPORTED[name](**options)
+    onnx.checker.check_model(model, full_check=True)
+    assert EXPORTED[name](**options).SerializeToString() == model.SerializeToString()
+    assert EXPORTED[name](**options, seed=1).SerializeToString() != model.SerializeToString()
+    opened = session(model)
+    for more in range(3):
+        dims = {dim: size + more for dim, size in sizes.items()}
+        binding = bind_dimensions(from_proto(model), dims)
+        made = run(opened, make_inputs(model, binding.input_shapes))
+        for value in model.graph.output:
+            output = made[value.name]
+            known = [dims.get(d.dim_param, d.dim_value) for d in value.type.tensor_type.shape.dim]
+            assert all(k in (0, size) for k, size in zip(known, output.shape, strict=True))
+            assert np.isfinite(output).all() and output.std() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["gpt_cache", "open_encoder", "sam_encoder"])
+def test_exported_models_have_casts_that_change_nothing(name: str) -> None:
+    nodes = EXPORTED[name](**TINY_EXPORTED[name][0]).graph.node
+    maker = {made: node for node in nodes for made in node.output}
+    casts = [node for node in nodes if node.op_type == "Cast" and node.attribute[0].i == 7]
+    assert any(maker[node.input[0]].op_type == "Cast" for node in casts)
+    assert any(maker[node.input[0]].op_type == "Div" for node in casts)
 
 
 @pytest.mark.parametrize("name", FORWARD)
@@ -146,8 +178,12 @@ def test_initial_weights_need_only_names_and_shapes() -> None:
         ("vae_decoder", {"base": 12, "groups": 8}, "divisible by groups"),
         ("mlp", {"opset": 9}, "opset 9"),
         ("mlp", {"batch": 0}, "batch is 0"),
+        ("gpt_cache", {"width": 10, "heads": 3}, "divisible by heads = 3"),
+        ("half_attention", {"softmax": "double"}, "'double'"),
+        ("sam_encoder", {"size": 100}, "divisible by patch = 16"),
+        ("open_encoder", {"opset": 9}, "opset 9"),
     ],
 )
 def test_impossible_options_are_named(name: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        FORWARD[name](**options)
+        BUILDERS[name](**options)

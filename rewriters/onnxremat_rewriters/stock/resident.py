@@ -18,7 +18,7 @@ from typing import Any
 import onnx
 
 from onnxremat.errors import ModelError
-from onnxremat.importer.load import external_tensors
+from onnxremat.importer.external import all_external_tensors
 from onnxremat.runtimes.child import run_child
 from onnxremat.runtimes.process import one_line
 from onnxremat.runtimes.recipe import Recipe
@@ -68,7 +68,7 @@ def measure_session(
     """Open and run `model` in `repeats` children. Raises ModelError if the runtime refuses it."""
     with temporary_folder() as folder:
         _write(model, folder / _MODEL)
-        external = any(True for _ in external_tensors(model.graph))
+        external = any(True for _ in all_external_tensors(model))
         request = {
             "data_folder": str(Path(base_dir).resolve()) if external else None,
             "recipe": recipe.to_dict(),

@@ -16,13 +16,16 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from onnxremat.importer.nodes import reads
+from onnxremat.importer.nodes import captured, reads
 from onnxremat.importer.values import ValueType, tensor_type
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
-from onnxremat_rewriters.tile.boxes import whole
+from onnxremat_rewriters.tile.boxes import extent, whole
 from onnxremat_rewriters.tile.program import Instruction, Kind, Piece, Read, program
 from onnxremat_rewriters.tile.region import Region, RegionPlan, plan_region
 from onnxremat_rewriters.tile.view import CannotTile, View, view
+
+_COLUMNS = 3
+"""The axis of pictures along which a line of blocks lies."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,9 @@ def tile(
         except CannotTile as error:
             refused.append(RefusedRegion(number, str(error)))
     outputs = frozenset(name for plan in plans.values() for name in plan.region.outputs)
-    writer = _Writer(looked_at, outputs)
-    for unit in _ordered_units(looked_at, plans):
+    units, sizes = _ordered_units(looked_at, plans)
+    writer = _Writer(looked_at, outputs, sizes)
+    for unit in units:
         if unit.region is None:
             writer.copy(unit.index)
         else:
@@ -104,8 +108,27 @@ class _Unit:
     region: int | None = None
 
 
-def _ordered_units(looked_at: View, plans: Mapping[int, RegionPlan]) -> list[_Unit]:
-    """What the graph outputs need, in the order of the file as far as regions allow."""
+def _ordered_units(
+    looked_at: View, plans: Mapping[int, RegionPlan]
+) -> tuple[list[_Unit], frozenset[str]]:
+    """What the graph outputs need, in the order of the file as far as regions allow; and the sizes
+    that nodes outside of regions read as constants.
+
+    There are such sizes only where regions would wait for each other, or for themselves: an input
+    (a mask, say) that is cut to the size of an output (the keys of a cache) needs no more of it.
+    """
+    computed = frozenset(name for name in looked_at.known if looked_at.is_baked(name))
+    for sizes in (frozenset[str](), computed):
+        units = _topological(_needs(looked_at, plans, sizes))
+        if units is not None:
+            return units, sizes
+    raise ValueError("regions wait for each other: an input of one needs an output of another")
+
+
+def _needs(
+    looked_at: View, plans: Mapping[int, RegionPlan], sizes: frozenset[str]
+) -> dict[_Unit, set[_Unit]]:
+    """Every unit that the graph outputs need, with the units that it needs itself."""
     maker: dict[str, _Unit] = {}
     for number, plan in plans.items():
         outputs = plan.region.outputs
@@ -124,10 +147,11 @@ def _ordered_units(looked_at: View, plans: Mapping[int, RegionPlan]) -> list[_Un
         unit = pending.pop()
         if unit in needs:
             continue
-        found = (_maker(looked_at, maker, name) for name in _unit_reads(looked_at, plans, unit))
+        names = _unit_reads(looked_at, plans, unit, sizes)
+        found = (_maker(looked_at, maker, name) for name in names)
         needs[unit] = {one for one in found if one is not None}
         pending.extend(needs[unit])
-    return _topological(needs)
+    return needs
 
 
 def _maker(looked_at: View, maker: Mapping[str, _Unit], name: str) -> _Unit | None:
@@ -137,9 +161,13 @@ def _maker(looked_at: View, maker: Mapping[str, _Unit], name: str) -> _Unit | No
     return None if index is None else _Unit(index)
 
 
-def _unit_reads(looked_at: View, plans: Mapping[int, RegionPlan], unit: _Unit) -> Sequence[str]:
+def _unit_reads(
+    looked_at: View, plans: Mapping[int, RegionPlan], unit: _Unit, sizes: frozenset[str]
+) -> Sequence[str]:
     if unit.region is None:
-        return looked_at.reads[unit.index]
+        node = looked_at.nodes[unit.index]
+        inside = captured(node)
+        return [n for n in looked_at.reads[unit.index] if n not in sizes or n in inside]
     plan = plans[unit.region]
     constants = {
         name
@@ -150,7 +178,8 @@ def _unit_reads(looked_at: View, plans: Mapping[int, RegionPlan], unit: _Unit) -
     return (*plan.boundary, *sorted(constants))
 
 
-def _topological(needs: Mapping[_Unit, set[_Unit]]) -> list[_Unit]:
+def _topological(needs: Mapping[_Unit, set[_Unit]]) -> list[_Unit] | None:
+    """The units, each behind those it needs; None if some wait for each other."""
     waiting = {unit: len(before) for unit, before in needs.items()}
     after: dict[_Unit, list[_Unit]] = {unit: [] for unit in needs}
     for unit, before in needs.items():
@@ -166,9 +195,7 @@ def _topological(needs: Mapping[_Unit, set[_Unit]]) -> list[_Unit]:
             waiting[one] -= 1
             if waiting[one] == 0:
                 heapq.heappush(ready, _key(one))
-    if len(done) < len(needs):
-        raise ValueError("regions wait for each other: an input of one needs an output of another")
-    return done
+    return done if len(done) == len(needs) else None
 
 
 def _key(unit: _Unit) -> tuple[int, int, _Unit]:
@@ -178,8 +205,11 @@ def _key(unit: _Unit) -> tuple[int, int, _Unit]:
 class _Writer:
     """Nodes and constants written so far."""
 
-    def __init__(self, looked_at: View, made_in_regions: frozenset[str]) -> None:
+    def __init__(
+        self, looked_at: View, made_in_regions: frozenset[str], sizes: frozenset[str]
+    ) -> None:
         self._made_in_regions = made_in_regions
+        self._sizes = sizes
         self._view = looked_at
         graph = looked_at.model.graph
         self._values = NameSource(value_names(graph))
@@ -191,8 +221,12 @@ class _Writer:
         self.types: dict[str, ValueType] = {}
 
     def copy(self, index: int) -> None:
-        """Write a node as it is, but for outputs that a region makes."""
+        """Write a node as it is, but for outputs that a region makes, and sizes that are constants
+        now."""
         node = self._copied(index)
+        for i, name in enumerate(node.input):
+            if name in self._sizes:
+                node.input[i] = self._constant(self._view.known[name])
         for i, name in enumerate(node.output):
             if name in self._made_in_regions:
                 node.output[i] = self._values.fresh(f"{name}__outside")
@@ -210,9 +244,21 @@ class _Writer:
                 dtype = self._view.types[one.makes.name].dtype
                 self.types[made] = ValueType(dtype, one.makes.shape)
             write = {Kind.NODE: self._node, Kind.SLICE: self._slice, Kind.JOIN: self._join}
-            node = write[one.kind](one, read, made)
+            blocks = one.nodes > 1
+            if blocks:
+                shapes = [extent(one.have)] if one.kind is Kind.SLICE else _shapes(one.reads)
+                read = [
+                    self._turned(one, number, name, _lines(shape, one.width))
+                    for name, shape in zip(read, shapes, strict=True)
+                ]
+            put = self._values.fresh(f"{made}__lines") if blocks else made
+            node = write[one.kind](one, read, put)
             node.name = self._labels.fresh(self._label(one, number))
             self._append(node, Origin(one.node, number, one.makes.tile))
+            if blocks:
+                dtype = self._view.types[one.makes.name].dtype
+                self.types[put] = ValueType(dtype, _lines(one.makes.shape, one.width))
+                self._turned(one, number, put, one.makes.shape, made)
 
     def finish(self) -> tuple[onnx.ModelProto, tuple[Origin, ...]]:
         """The model and the origins of its nodes. All else of the argument stays as it was, but for
@@ -245,6 +291,8 @@ class _Writer:
 
     def _node(self, one: Instruction, read: list[str], made: str) -> onnx.NodeProto:
         assert one.node is not None
+        if one.part is not None:
+            return helper.make_node(one.part.op, read, [made], **one.part.attributes)
         node = self._copied(one.node)
         del node.input[:], node.output[:]
         node.input.extend(read)
@@ -254,8 +302,10 @@ class _Writer:
 
     def _slice(self, one: Instruction, read: list[str], made: str) -> onnx.NodeProto:
         axes = [a for a, (r, have) in enumerate(zip(one.box, one.have, strict=True)) if r != have]
-        starts = [one.box[a][0] - one.have[a][0] for a in axes]
-        ends = [one.box[a][1] - one.have[a][0] for a in axes]
+        times = [max(1, one.width) if a == _COLUMNS else 1 for a in axes]
+        offsets = [(one.box[a], one.have[a][0]) for a in axes]
+        starts = [(r[0] - at) * n for (r, at), n in zip(offsets, times, strict=True)]
+        ends = [(r[1] - at) * n for (r, at), n in zip(offsets, times, strict=True)]
         if self._view.opset < 10:
             return helper.make_node("Slice", read, [made], starts=starts, ends=ends, axes=axes)
         lists = [self._constant(np.array(v, np.int64)) for v in (starts, ends, axes)]
@@ -265,6 +315,20 @@ class _Writer:
         if len(read) == 1:
             return helper.make_node("Identity", read, [made])
         return helper.make_node("Concat", read, [made], axis=one.axis)
+
+    def _turned(
+        self, one: Instruction, number: int, name: str, shape: tuple[int, ...], made: str = ""
+    ) -> str:
+        """A view of a value under another shape."""
+        made = made or self._values.fresh(f"{name}__lines")
+        size = self._constant(np.array(shape, np.int64))
+        label = self._labels.fresh(f"{self._label(one, number)}/view")
+        self._append(
+            helper.make_node("Reshape", [name, size], [made], label),
+            Origin(None, number, one.makes.tile),
+        )
+        self.types[made] = ValueType(self._view.types[one.makes.name].dtype, shape)
+        return made
 
     def _label(self, one: Instruction, number: int) -> str:
         base = one.makes.name if one.node is None else self._view.label(one.node)
@@ -305,6 +369,16 @@ class _Writer:
         node = onnx.NodeProto()
         node.CopyFrom(self._view.nodes[index])
         return node
+
+
+def _lines(shape: tuple[int, ...], width: int) -> tuple[int, ...]:
+    """The shape that says how a value in blocks of channels lies: blocks, rows, lines of blocks."""
+    n, channels, rows, columns = shape
+    return (n, channels // width, rows, columns * width)
+
+
+def _shapes(reads: Sequence[Read]) -> list[tuple[int, ...]]:
+    return [read.shape for read in reads if isinstance(read, Piece)]
 
 
 def _set_attributes(node: onnx.NodeProto, changed: Mapping[str, Any]) -> None:

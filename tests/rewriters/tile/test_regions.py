@@ -20,6 +20,7 @@ from tests.rewriters.tile.nets import (
     tiled_exactly,
     types_of,
     unet,
+    with_measured_types,
 )
 
 
@@ -161,11 +162,12 @@ def test_an_inner_value_that_is_read_outside_is_made_whole_too() -> None:
 
 def test_a_refused_region_stays_whole_and_names_node_and_reason() -> None:
     model = espcn()
-    model.graph.node[1].op_type = "Softplus"
+    model.graph.node[1].op_type = "LRN"
+    model.graph.node[1].attribute.append(helper.make_attribute("size", 3))
     region = Region(("x",), (model.graph.output[0].name,), ((2, 4),))
     made = tile(model, [region], types_of(model), threads=THREADS)
     assert [r.region for r in made.refused] == [0]
-    assert "tanh1: Softplus" in made.refused[0].reason
+    assert "tanh1: LRN" in made.refused[0].reason
     assert [n.op_type for n in made.model.graph.node] == [n.op_type for n in model.graph.node]
 
 
@@ -348,6 +350,20 @@ def test_regions_must_not_wait_for_each_other_or_share_an_output() -> None:
         tile(model, [first], types_of(model), threads=THREADS)
 
 
+def test_an_input_may_be_cut_to_the_size_of_an_output() -> None:
+    """As the mask of an attention to the keys that go into the cache."""
+    net = Net()
+    x = net.input("x", 1, 4, 8, 8)
+    keys = net.add("Relu", x)
+    extent = net.add("Shape", keys)
+    mask = net.add("Expand", net.add("Abs", net.input("m", 1, 1, 1, 8)), extent)
+    y = net.add("Add", net.add("Sigmoid", keys), mask)
+    model = net.model(keys, y)
+    region = Region((x, mask), (keys, y), ((1, 2),))
+    made = tiled_exactly(model, region)
+    assert "Shape" not in [node.op_type for node in made.model.graph.node]
+
+
 @pytest.mark.parametrize(
     ("grid", "why"),
     [(((2, 97),), "cannot be cut into 97"), (((1, 2),), "channels"), (((7, 2),), "no axis 7")],
@@ -415,3 +431,19 @@ def test_wherever_follow_says_that_a_cut_goes_it_goes(data: st.DataObject) -> No
     tiled = tile(model, [region], types_of(model), threads=THREADS)
     assume(not tiled.refused)  # other bounds than those that were tried may fall within a head
     tiled_exactly(model, region)
+
+
+@pytest.mark.parametrize("grid", [((1, 4),), ((1, 3), (0, 2))])
+def test_a_fused_sum_is_made_by_itself(grid: tuple[tuple[int, int], ...]) -> None:
+    """Of SkipLayerNormalization both outputs are read, as in blocks that normalize first."""
+    net = Net()
+    x, skip = net.input("x", 2, 24, 40), net.input("z", 2, 24, 40)
+    inputs, outputs = [x, skip, net.weight(40), net.weight(40)], ["norm", "", "", "sum"]
+    domain = "com.microsoft"
+    net.nodes.append(
+        helper.make_node("SkipLayerNormalization", inputs, outputs, "skip", domain=domain)
+    )
+    out = net.add("Add", net.add("MatMul", "norm", net.weight(40, 40)), net.add("Relu", "sum"))
+    model = with_measured_types(net.model(out))
+    made = tiled_exactly(model, Region((x, skip), (out,), grid))
+    assert [n.op_type for n in made.model.graph.node].count("SkipLayerNormalization") > 1
