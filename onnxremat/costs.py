@@ -124,7 +124,9 @@ class _Call:
 
     def text(self, name: str) -> str:
         """A text attribute, empty if absent."""
-        return next((a.s.decode() for a in self.node.attribute if a.name == name), "")
+        return next(
+            (a.s.decode(errors="replace") for a in self.node.attribute if a.name == name), ""
+        )
 
 
 def _nothing(call: _Call) -> int:

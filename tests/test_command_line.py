@@ -238,3 +238,55 @@ def test_ctrl_c_before_a_plan_meets_the_limit_ends_with_130(
     assert process.returncode == 130, err
     assert "interrupted" in one_line(err)
     assert left_behind(tmp_path) <= {".cache"}
+
+
+EVIL = "\x1b]0;title\x07\x1b[31mred\nonnxremat: all is well\x9b2J"
+
+
+def evil(kind: str) -> onnx.ModelProto:
+    """A model whose names are orders to a terminal."""
+    nodes = [
+        helper.make_node("Exp", ["x"], [f"a{EVIL}"], name=f"first{EVIL}"),
+        helper.make_node("Concat", ["x", f"a{EVIL}"], ["b"], axis=1, name=f"join{EVIL}"),
+        helper.make_node("ReduceSum", ["b"], ["y"], keepdims=0),
+    ]
+    rows: str | int = 8
+    if kind == "an open dimension":
+        rows = f"dim{EVIL}"
+    elif kind == "an unknown op":
+        nodes[0].op_type, nodes[0].domain = f"Op{EVIL}", "own"
+    elif kind == "a value that nothing makes":
+        nodes[0].input[0] = f"none{EVIL}"
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 4])
+    graph = helper.make_graph(nodes, "g", [x], [helper.make_tensor_value_info("y", 1, None)])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("names in a report", 0),
+        ("an open dimension", 2),
+        ("an unknown op", 5),
+        ("a value that nothing makes", 5),
+    ],
+)
+def test_names_are_printed_escaped(kind: str, expected: int, tmp_path: Path) -> None:
+    path = tmp_path / "\x1b[2Jevil.onnx"
+    onnx.save(evil(kind), path)
+    code, out, err = onnxremat("audit", path, cwd=tmp_path)
+    assert code == expected, err
+    lines = (out + err).splitlines()
+    assert all(line.isprintable() for line in lines), lines
+    assert not any(line.startswith("onnxremat: all is well") for line in lines)
+    assert "\\x1b]0;title\\x07" in (out if code == 0 else err)
+
+
+def test_json_is_ascii(tmp_path: Path) -> None:
+    onnx.save(evil("names in a report"), tmp_path / "evil.onnx")
+    code, out, err = onnxremat("audit", "evil.onnx", "--json", cwd=tmp_path)
+    assert code == 0, err
+    assert out.isascii()
+    assert all(line.isprintable() for line in out.splitlines())
+    assert any(EVIL in held["name"] for held in json.loads(out)["peak"]["held"])

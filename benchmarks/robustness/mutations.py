@@ -190,7 +190,7 @@ def _change_list(proto: Message, message: Message, field: FieldDescriptor, rng: 
     if not len(values):
         if is_message:
             others = [m for m in _messages(proto) if m.DESCRIPTOR is field.message_type]
-            values.add().CopyFrom(_pick(rng, others)) if others else values.add()
+            values.add().CopyFrom(_copied(_pick(rng, others))) if others else values.add()
         else:
             values.append(_value(field, _zero(field), rng))
         return "first of"

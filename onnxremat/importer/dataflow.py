@@ -23,8 +23,7 @@ from onnxremat.importer.views import (
     VIEW_OPS,
     View,
     find_views,
-    operands_of,
-    root_of,
+    operands,
     roots,
     training_mode,
 )
@@ -76,7 +75,7 @@ def import_model(
     after the inputs stand once, and what a view needs is left out if it is a weight.
 
     Raises ModelError, naming the value, if the size of one that a runtime allocates is unknown or
-    if it is no tensor. O(nodes + reads + lengths of view chains read).
+    if it is no tensor. O(nodes + reads).
     """
     nodes = loaded.model.graph.node
     constants = find_constants(loaded, fold_constants)
@@ -89,7 +88,8 @@ def import_model(
     )
     tensors = _tensors(loaded, types, constants, op_nodes)
     index_of = {tensor.name: index for index, tensor in enumerate(tensors)}
-    reader = _Reader(nodes, views, index_of, constants)
+    root = roots(views)
+    reader = _Reader(index_of, root, operands(views, nodes, constants.names))
     names = _unique_names(nodes)
     ops = tuple(
         Op(
@@ -112,7 +112,7 @@ def import_model(
         inputs=tuple(index_of[name] for name in inputs),
         outputs=tuple(index_of[value.name] for value in loaded.model.graph.output),
     )
-    tensor_of = index_of | {name: index_of[root] for name, root in roots(views).items()}
+    tensor_of = index_of | {name: index_of[root[name]] for name in views}
     return ImportedModel(
         model=loaded.model,
         graph=graph,
@@ -126,20 +126,18 @@ def import_model(
 
 @dataclass(frozen=True)
 class _Reader:
-    """Finds which tensors a node reads."""
+    """Finds which tensors a node reads: `roots` and `operands` are those of views."""
 
-    nodes: Sequence[NodeProto]
-    views: Mapping[str, View]
     index_of: Mapping[str, int]
-    constants: Constants
+    roots: Mapping[str, str]
+    operands: Mapping[str, tuple[str, ...]]
 
     def reads(self, node: NodeProto) -> tuple[int, ...]:
-        own = [root_of(name, self.views) for name in node.input if name]
+        own = [self.roots.get(name, name) for name in node.input if name]
         behind = captured(node)
-        added = dict.fromkeys(root_of(name, self.views) for name in behind)
+        added = dict.fromkeys(self.roots.get(name, name) for name in behind)
         for name in (*node.input, *behind):
-            operands = operands_of(name, self.views, self.nodes)
-            added.update((o, None) for o in operands if o not in self.constants.names)
+            added.update(dict.fromkeys(self.operands.get(name, ())))
         present = set(own)
         extra = [name for name in added if name not in present]
         return tuple(self.index_of[name] for name in (*own, *extra))

@@ -27,17 +27,24 @@ def small_value(
     node reads and has at most SMALL_ELEMENTS; None also if the node is invalid."""
     if node.domain not in DEFAULT_DOMAINS:
         return None
+    try:
+        with np.errstate(all="ignore"):
+            made = _value(node, known, types)
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError):
+        return None  # The op refuses its inputs: the runtime will say why.
+    return made if made is not None and made.size <= SMALL_ELEMENTS else None
+
+
+def _value(
+    node: NodeProto, known: Mapping[str, Array], types: Mapping[str, ValueType]
+) -> Array | None:
     if node.op_type in ("Shape", "Size"):
         kind = types.get(node.input[0])
         return None if kind is None else _of_shape(node, kind)
     rule = _RULES.get(node.op_type)
     if rule is None or any(name not in known for name in node.input if name):
         return None
-    try:
-        made = rule(node, [known[name] for name in node.input if name])
-    except (ArithmeticError, LookupError, TypeError, ValueError):
-        return None  # The op refuses its inputs: the runtime will say why.
-    return made if made is not None and made.size <= SMALL_ELEMENTS else None
+    return rule(node, [known[name] for name in node.input if name])
 
 
 def _of_shape(node: NodeProto, kind: ValueType) -> Array:

@@ -2,6 +2,7 @@
 
 import lzma
 import struct
+import tokenize
 import zlib
 from pathlib import Path
 from zipfile import BadZipFile
@@ -26,6 +27,7 @@ _DAMAGED: tuple[type[Exception], ...] = (
     BadZipFile,
     lzma.LZMAError,
     struct.error,
+    tokenize.TokenError,
     zlib.error,
 )
 """What numpy and zipfile raise for a file that is none of theirs."""

@@ -172,7 +172,7 @@ class PlanRecord:
             executed=tuple(typed(name, str) for name in typed(data["executed"], list)),
             exact=typed(data["exact"], bool),
             # Older files do not say; their inputs may leave open what they depend on.
-            any_size=data.get("any_size", False) is True,
+            any_size=typed(data.get("any_size", False), bool),
             optimized=None if optimized is None else OptimizedFor.from_dict(optimized),
             runtime=typed(data["runtime"], str),
             runtime_version=typed(data["runtime_version"], str),

@@ -51,6 +51,40 @@ def test_node_names_are_unique_and_readable() -> None:
     assert [op.name for op in imported(model(nodes)).graph.ops] == ["Neg_1", "Neg_1_2", "n", "n_2"]
 
 
+def test_many_nodes_of_one_name_and_a_long_chain_of_views() -> None:
+    """As many as a file may hold: counting from the start for each name, and following a chain for
+    each view, would take hours."""
+    count = 12_000
+    nodes = [node("Neg", ["x"], ["v0"], name="n")]
+    nodes += [node("Identity", [f"v{i}"], [f"v{i + 1}"], name="n") for i in range(count)]
+    nodes += [node("Neg", [f"v{count}"], [f"y{i}"], name="n") for i in range(count)]
+    proto = model(nodes, outputs=[f"y{i}" for i in range(count)])
+    loaded = from_proto(proto)
+    kind = ValueType("float", (4,))
+    types = {name: kind for one in nodes for name in one.output} | {"x": kind}
+    result = import_model(loaded, types)
+    assert result.graph.ops[-1].name == f"n_{2 * count + 1}"
+    assert result.tensor_of[f"v{count}"] == result.tensor_of["v0"]
+
+
+def test_views_that_are_their_own_shapes() -> None:
+    """Each is made twice from the one before: 2^60 ways lead back to the root."""
+    nodes = [node("Neg", ["x"], ["v0"])]
+    nodes += [node("Reshape", [f"v{i}", f"v{i}"], [f"v{i + 1}"]) for i in range(60)]
+    nodes.append(node("Neg", ["v60"], ["y"]))
+    proto = model(nodes, [value("x", [1], TensorProto.INT64)], [value("y", [1], TensorProto.INT64)])
+    kind = ValueType("int64", (1,))
+    types = {name: kind for one in nodes for name in one.output} | {"x": kind}
+    result = import_model(from_proto(proto), types)
+    assert reads_by_name(result) == {"v0": ("x",), "y": ("v0",)}
+
+
+@pytest.mark.parametrize("shape", [[2**31] * 3, [2**62, 4], [2**55]])
+def test_sizes_that_no_machine_has_are_errors(shape: list[int]) -> None:
+    with pytest.raises(ModelError, match=r"value 'x' of shape .* takes more memory than there is"):
+        imported(model([node("Relu", ["x"], ["y"])], [value("x", shape)]))
+
+
 def test_readers_of_a_view_read_its_root_and_its_computed_shape() -> None:
     nodes = [
         node("Relu", ["x"], ["a"]),

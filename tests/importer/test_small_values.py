@@ -140,6 +140,10 @@ def node(op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> onn
         pytest.param(node("ConstantOfShape", "many"), id="many elements"),
         pytest.param(node("Range", "zero", "many", "one"), id="a long range"),
         pytest.param(node("Concat", "half", "half", "one", axis=0), id="a large result"),
+        pytest.param(node("Shape"), id="no input"),
+        pytest.param(node("Size", "huge"), id="a size beyond 63 bits"),
+        pytest.param(node("ConstantOfShape", "wrap"), id="a product beyond 63 bits"),
+        pytest.param(node("Cast", "x", to=99), id="a type that does not exist"),
     ],
 )
 def test_else_there_is_none(asked: onnx.NodeProto) -> None:
@@ -149,5 +153,6 @@ def test_else_there_is_none(asked: onnx.NodeProto) -> None:
         "zero": ints(0),
         "many": ints(SMALL_ELEMENTS + 1),
         "half": np.zeros(SMALL_ELEMENTS // 2, np.int64),
+        "wrap": ints(2**16, 2**16, 2**16, 2**16),
     }
-    assert small_value(asked, known, {}) is None
+    assert small_value(asked, known, {"huge": ValueType("float", (2**31,) * 3)}) is None

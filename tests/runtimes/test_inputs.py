@@ -1,6 +1,9 @@
 """Inputs made from a seed and inputs loaded from a file."""
 
+import os
+import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import onnx
@@ -9,6 +12,7 @@ from onnx import TensorProto, helper
 
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.runtimes.inputs import bound_dimensions, input_specs, load_inputs, make_inputs
+from onnxremat.runtimes.machine import memory_bytes
 from tests.runtimes.build import FLOAT, INT64, model, node, value
 
 ALL_TYPES = [
@@ -129,3 +133,105 @@ def test_bfloat16_may_be_stored_as_bits(tmp_path: Path) -> None:
 def _saved(file: Path, arrays: dict[str, np.ndarray]) -> Path:
     np.savez(file, **arrays)  # type: ignore[arg-type]
     return file
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "declared"),
+    [
+        (FLOAT, (10**12, 16), False),
+        (FLOAT, (1 << 40,), True),
+        (INT64, (1 << 40,), True),
+        (TensorProto.STRING, (1 << 34,), True),
+        (FLOAT, ((1 << 63) - 1,), True),
+        (FLOAT, (1 << 31,) * 3, True),
+    ],
+)
+def test_no_more_is_made_than_there_is_memory_for(
+    kind: int, shape: tuple[int, ...], declared: bool
+) -> None:
+    graph = model([], [value("x", kind, shape if declared else ["n", 16])], [])
+    error = ModelError if declared else UsageError
+    with pytest.raises(error, match=r"input 'x' of shape .* takes more memory than this machine"):
+        make_inputs(graph, {"x": shape})
+
+
+def test_inputs_together_are_no_more_than_there_is_memory_for() -> None:
+    half = memory_bytes() // 30
+    graph = model([], [value(name, FLOAT, [half]) for name in "ab"], [])
+    with pytest.raises(ModelError, match="input 'b' of shape"):
+        make_inputs(graph)
+
+
+def test_more_dimensions_than_values_have() -> None:
+    assert make_inputs(model([], [value("x", FLOAT, [1] * 64)], []))["x"].ndim == 64
+    with pytest.raises(ModelError, match="input 'x' has 100 dimensions"):
+        make_inputs(model([], [value("x", FLOAT, [1] * 100)], []))
+
+
+def test_an_element_type_that_does_not_exist() -> None:
+    with pytest.raises(ModelError, match="input 'x' is of type 99"):
+        make_inputs(model([], [value("x", 99, [1])], []))
+
+
+def damaged(path: Path, kind: str) -> None:
+    """A file for `--inputs` that is none."""
+    good = {"x": np.ones((2, 3), np.float32)}
+    np.savez(path, **good)
+    content = path.read_bytes()
+    if kind == "pickled":
+        np.savez(path, x=np.array([{}], object))
+    elif kind == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif kind == "flipped":
+        at = content.index(b"NUMPY") + 20
+        path.write_bytes(content[:at] + b"(((((" + content[at + 5 :])
+    elif kind == "nested header":
+        header = b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"(" * 9000
+        with ZipFile(path, "w") as archive:
+            archive.writestr("x.npy", header)
+    elif kind == "claims more":
+        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }\n"
+        with ZipFile(path, "w") as archive:
+            archive.writestr(
+                "x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+            )
+    elif kind == "no array":
+        with ZipFile(path, "w") as archive:
+            archive.writestr("x", b"not an array")
+    elif kind == "no ASCII":
+        np.savez(path, x=np.array([b"\xff"]))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["pickled", "truncated", "flipped", "nested header", "claims more", "no array", "no ASCII"],
+)
+def test_damaged_files_of_inputs_are_one_line(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "inputs.npz"
+    damaged(path, kind)
+    text = kind == "no ASCII"
+    graph = model([], [value("x", TensorProto.STRING, [1])], []) if text else batched()
+    with pytest.raises(UsageError) as raised:
+        load_inputs(path, graph)
+    assert str(raised.value).isprintable()
+
+
+def test_archives_that_unpack_to_more_than_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "inputs.npz"
+    np.savez_compressed(path, x=np.zeros((1000, 3), np.float32))
+    assert path.stat().st_size < 1000
+    monkeypatch.setattr("onnxremat.runtimes.feeds.memory_bytes", lambda: 10_000)
+    with pytest.raises(UsageError, match=r"unpacks to 12\.\d+ kB, and this machine has 10\.00 kB"):
+        load_inputs(path, batched())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other pipes and devices")
+def test_what_may_never_end_is_no_file_of_inputs(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.npz")
+    for path in (tmp_path / "pipe.npz", Path("/dev/zero"), tmp_path):
+        with pytest.raises(UsageError, match="it is no regular file"):
+            load_inputs(path, batched())
+    with pytest.raises(UsageError, match="cannot read inputs"):
+        load_inputs(tmp_path / ("a" * 6000), batched())

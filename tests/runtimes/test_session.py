@@ -1,5 +1,6 @@
 """Files that carry a plan open with its recipe, and refuse other sizes."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxremat.errors import ModelError, UsageError
+from onnxremat.errors import ModelError, OnnxrematError, UsageError
 from onnxremat.runtimes.library import RUNTIME_VERSION, ort
 from onnxremat.runtimes.recipe import RECIPE
 from onnxremat.runtimes.record import METADATA_KEY, PlanRecord, attach_record, read_record
@@ -76,6 +77,86 @@ def test_attaching_changes_nothing_else_and_replaces_an_older_record() -> None:
 def test_a_damaged_record_says_what_is_wrong(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         PlanRecord.from_json(text)
+
+
+def with_value(*path: str, to: object) -> str:
+    """The record with one value changed."""
+    record = json.loads(RECORD.to_json())
+    *outer, last = path
+    place = record
+    for key in outer:
+        place = place[key]
+    place[last] = to
+    return json.dumps(record)
+
+
+def without(key: str) -> str:
+    record = json.loads(RECORD.to_json())
+    del record[key]
+    return json.dumps(record)
+
+
+ABSURD = {
+    "many threads": with_value("recipe", "threads", to=10**9),
+    "huge threads": with_value("recipe", "threads", to=10**12),
+    "no threads": with_value("recipe", "threads", to=0),
+    "threads of truth": with_value("recipe", "threads", to=True),
+    "huge dimension": with_value("recipe", "free_dimensions", to={"n": 2**80}),
+    "negative dimension": with_value("recipe", "free_dimensions", to={"n": -1}),
+    "half a dimension": with_value("recipe", "free_dimensions", to={"n": 1.5}),
+    "dimensions as a list": with_value("recipe", "free_dimensions", to=[1]),
+    "name that is no text": with_value("recipe", "free_dimensions", to={"\ud800": 1}),
+    "infinite size": with_value("input_shapes", to={"x": [float("inf")]}),
+    "size that is none": with_value("input_shapes", to={"x": [float("nan")]}),
+    "huge size": with_value("input_shapes", to={"x": [10**30]}),
+    "negative size": with_value("input_shapes", to={"x": [-1]}),
+    "no list of sizes": with_value("input_shapes", to={"x": "23"}),
+    "no shapes": with_value("input_shapes", to=None),
+    "another order": with_value("recipe", "execution_order", to=[]),
+    "another level": with_value("recipe", "optimization", to={}),
+    "recipe as a list": with_value("recipe", to=[1, 2]),
+    "provider as a number": with_value("recipe", "provider", to=1),
+    "unknown provider": with_value("recipe", "provider", to="\x1b[2J\ud800"),
+    "optimized for nothing": with_value("optimized", to={}),
+    "optimized for more": with_value(
+        "optimized", to={"level": 1, "provider": 2, "layout_width": 3}
+    ),
+    "a peak in words": with_value("planned_peak_bytes", to="many"),
+    "a limit in parts": with_value("limit_bytes", to=1.5),
+    "executed numbers": with_value("executed", to=[1]),
+    "a version in words": with_value("version", to="two"),
+    **{f"without {key}": without(key) for key in json.loads(RECORD.to_json()) if key != "any_size"},
+    "any size in words": with_value("any_size", to="yes"),
+    "brackets": "[" * 100_000,
+    "objects": '{"a":' * 50_000,
+    "a record in a list": f"[{RECORD.to_json()}]",
+    "digits": '{"version": ' + "9" * 5000 + "}",
+}
+
+
+@pytest.mark.parametrize("case", ABSURD)
+def test_an_absurd_record_is_an_error_of_onnxremat(case: str, tmp_path: Path) -> None:
+    made = attach_record(PLAIN, RECORD)
+    made.metadata_props[-1].value = ABSURD[case]
+    onnx.save(made, tmp_path / "absurd.onnx")
+    with pytest.raises(OnnxrematError) as raised:
+        open_session(tmp_path / "absurd.onnx")
+    assert str(raised.value).isprintable()
+    assert raised.value.exit_code in (UsageError.exit_code, ModelError.exit_code)
+
+
+def test_a_record_that_is_no_text_is_damaged(tmp_path: Path) -> None:
+    data = attach_record(PLAIN, RECORD).SerializeToString()
+    (tmp_path / "bytes.onnx").write_bytes(
+        data.replace(b'"planner": "auto"', b'"planner": "\xffuto"')
+    )
+    with pytest.raises(OnnxrematError, match="record is damaged"):
+        open_session(tmp_path / "bytes.onnx")
+
+
+def test_threads_are_bounded(planned: Path) -> None:
+    with pytest.raises(UsageError, match="5000 threads: at most"):
+        open_session(planned, threads=5000)
 
 
 def test_the_recipe_is_applied(planned: Path) -> None:
