@@ -191,7 +191,8 @@ class Feed:
     """A model with everything needed to run it: sizes, inputs and the session recipe.
 
     `open_inputs` are the inputs of the file that leave sizes open. `optimized` is there if `loaded`
-    is what the runtime's own optimizations made of the file.
+    is what the runtime's own optimizations made of the file. `settles`: whether models with these
+    inputs are settled before they are planned.
     """
 
     loaded: LoadedModel
@@ -200,6 +201,7 @@ class Feed:
     recipe: Recipe
     open_inputs: tuple[str, ...] = ()
     optimized: Optimized | None = None
+    settles: bool = True
 
     def source(self) -> ModelSource:
         """The model as it was read (its nodes in a valid order)."""
@@ -387,6 +389,13 @@ def settled_release(feed: Feed, released: Released) -> Released:
     )
 
 
+def unsettled(subject: Subject, options: Options) -> Subject:
+    """The subject with the nodes of its file, whatever the runtime makes of them."""
+    feed = replace(subject.feed, settles=False)
+    again = studied(feed, release(feed.loaded.model), options)
+    return replace(again, sized=subject.sized)
+
+
 def studied(
     feed: Feed,
     released: Released,
@@ -394,8 +403,8 @@ def studied(
     listener: Listener | None = None,
     run: RunProfile | None = None,
 ) -> Subject:
-    """Run a released model, unless `run` is known already, and import it. `listener` hears how the
-    runs are going."""
+    """Run a released model, unless `run` is known already, and import it; settled first, if the
+    runtime executes other nodes. `listener` hears how the runs are going."""
 
     def run_profiled(model: onnx.ModelProto) -> RunProfile:
         return profile_run(
@@ -409,7 +418,7 @@ def studied(
 
     if run is None:
         run = run_profiled(released.model)
-    if not run.is_of(released.model, feed.recipe.execution_order):
+    if feed.settles and not run.is_of(released.model, feed.recipe.execution_order):
         made = settled_release(feed, released)
         if made is not released:
             released = made

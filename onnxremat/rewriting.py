@@ -20,12 +20,14 @@ from onnxremat.plan import Plan
 from onnxremat.planners import PLANNERS
 from onnxremat.planning import PlanningTime
 from onnxremat.prepare import (
+    UNSETTLED,
     Options,
     ProgressReport,
     Subject,
     prepare,
     prepare_planner,
     silent,
+    unsettled,
 )
 from onnxremat.runtimes.generic import StaticPlan, emit_plan
 from onnxremat.runtimes.layout import layout_width
@@ -35,7 +37,7 @@ from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record
 from onnxremat.targets import Target, as_executed, make_target, own_schedule
 from onnxremat.tiling import TilingPlan
 from onnxremat.units import MemoryLimit, parse_limit
-from onnxremat.verification import Verification, require
+from onnxremat.verification import Verification, require, same_from_the_start
 from onnxremat_rewriters.stock import StockResult
 from onnxremat_rewriters.substitutes import Replaced
 
@@ -158,6 +160,9 @@ def rewrite(
     if target is not None:
         external_copies(loaded.model, path.parent, target, (plan_target,))
     subject = prepare(loaded, options, progress)
+    if options.verify and not same_from_the_start(subject.feed, subject.released.model):
+        progress(UNSETTLED)
+        subject = unsettled(subject, options)
     result = _plan_and_verify(
         subject, limit, options, static=plan_target is not None, progress=progress, stop=stop
     )

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import onnx
+
 from onnxremat.errors import UsageError, VerificationError
 from onnxremat.importer import LoadedModel, load
 from onnxremat.importer.load import given_inputs
+from onnxremat.importer.purity import is_pure
 from onnxremat.prepare import (
     Feed,
     Options,
@@ -32,7 +35,7 @@ from onnxremat.runtimes.measure import (
 from onnxremat.runtimes.measure_time import MEASURE_SECONDS, PEAK_SHARE, TIMES_SHARE
 from onnxremat.runtimes.order import is_constant
 from onnxremat.runtimes.process import ModelSource
-from onnxremat.runtimes.profiling import seen_run
+from onnxremat.runtimes.profiling import inner_nodes, seen_run
 from onnxremat.runtimes.recipe import STOCK, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.record import PlanRecord, file_record
 from onnxremat.runtimes.wire import Array
@@ -154,6 +157,30 @@ def verify(
         "" if reference is None else WITH_SUBSTITUTES,
         apart,
     )
+
+
+def same_from_the_start(feed: Feed, model: onnx.ModelProto) -> bool:
+    """Whether `model`, what planning starts from, gives the bits of the original: asked before
+    anything takes time, where something may be different. True if nothing may.
+
+    Raises VerificationError if no result could be compared at the end, since the original gives
+    different bits in two runs; ModelError if the runtime refuses one of them.
+    """
+    original = feed.loaded.model
+    nodes = (one for node in original.graph.node for one in (node, *inner_nodes(node)))
+    random = not all(map(is_pure, nodes))
+    made_of = {node.SerializeToString() for node in original.graph.node}
+    changed = any(node.SerializeToString() not in made_of for node in model.graph.node)
+    if not random and not changed:
+        return True
+    expected = run_outputs(feed.source(), feed.inputs, feed.recipe)
+    if random:
+        again = run_outputs(feed.source(), feed.inputs, feed.recipe)
+        _require_deterministic(different_names(expected, again))
+    if not changed:
+        return True
+    got = run_outputs(in_memory(model, feed.loaded.base_dir), feed.inputs, feed.recipe)
+    return not different_names(expected, got)
 
 
 def verify_files(
@@ -336,14 +363,9 @@ def require(result: Verification, limit_bytes: int | None) -> None:
     than the file has and yet takes no more, the result says so and nothing is raised.
     """
     if result.different_outputs:
-        names = ", ".join(result.different_outputs[:3])
-        more = len(result.different_outputs) - 3
-        named = f"{names} and {more} more" if more > 0 else names
         if not result.deterministic:
-            raise VerificationError(
-                f"outputs cannot be compared: the original itself gives different bits in two runs "
-                f"(seen in {named})"
-            )
+            _require_deterministic(result.different_outputs)
+        named = _named(result.different_outputs)
         if result.other_model:
             raise VerificationError(f"{result.other_model}: outputs differ ({named})")
         raise VerificationError(f"outputs differ from the original's: {named}")
@@ -366,6 +388,20 @@ def require(result: Verification, limit_bytes: int | None) -> None:
             f"the rewritten model's measured peak, {format_bytes(result.rewritten.peak_bytes)}, is "
             f"above the limit of {format_bytes(limit_bytes)}"
         )
+
+
+def _require_deterministic(different: tuple[str, ...]) -> None:
+    """Raise VerificationError if two runs of the original differ in these outputs."""
+    if different:
+        raise VerificationError(
+            f"outputs cannot be compared: the original itself gives different bits in two runs "
+            f"(seen in {_named(different)})"
+        )
+
+
+def _named(outputs: tuple[str, ...]) -> str:
+    names = ", ".join(outputs[:3])
+    return f"{names} and {len(outputs) - 3} more" if len(outputs) > 3 else names
 
 
 def _kept(result: Verification) -> bool:

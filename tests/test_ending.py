@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+from onnxremat.interrupts import Interrupts
 
 ROOT = Path(__file__).parent.parent
 QUICK = ("--mem", "1GB", "--time-limit", "1", "--no-tiling", "--no-verify")
@@ -68,10 +71,18 @@ def temporary_files(tmp_path: Path) -> list[str]:
 def run(*arguments: object, tmp_path: Path, code: str = MAIN, env: dict[str, str] | None = None, **options: object) -> subprocess.CompletedProcess[str]:  # fmt: skip
     command = [sys.executable, "-c", code, *map(str, arguments)]
     options = {"stdout": subprocess.PIPE, **options}
-    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+    done: subprocess.CompletedProcess[str] = subprocess.run(  # type: ignore[call-overload]
         command, env=environment(tmp_path, **(env or {})), cwd=tmp_path,
         stderr=subprocess.PIPE, text=True, errors="replace", check=False, timeout=300, **options,
     )  # fmt: skip
+    done.stderr = without_progress(done.stderr)
+    return done
+
+
+def without_progress(errors: str) -> str:
+    """What a command said on standard error, without what it says every ten seconds of a stage."""
+    lines = errors.splitlines(keepends=True)
+    return "".join(line for line in lines if not re.search(r" \(\d+ s\)$", line))
 
 
 @contextmanager
@@ -142,7 +153,7 @@ def test_a_signal_ends_a_command_with_one_line_and_leaves_nothing(
             process.send_signal(number)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 128 + number
-        assert err == f"onnxremat: {said}, nothing was written\n"
+        assert without_progress(err) == f"onnxremat: {said}, nothing was written\n"
         assert json.loads(out) == {
             "error": f"{said}, nothing was written",
             "exit_code": 128 + number,
@@ -323,3 +334,32 @@ def test_outputs_that_name_inputs_are_refused_before_anything_runs(tmp_path: Pat
     assert before == {
         entry.name: entry.read_bytes() for entry in tmp_path.iterdir() if entry.is_file()
     }
+
+
+def test_the_first_ctrl_c_while_planning_is_a_request_and_the_end_is_not_interrupted() -> None:
+    interrupts = Interrupts()
+    interrupts.polite = interrupts.planning = True
+    interrupts(signal.SIGINT, None)
+    assert interrupts.requested
+    code = (
+        "import os, signal, sys; from onnxremat.interrupts import INTERRUPTS as i; i.install(); "
+        "i.clean_up = lambda: print('cleaned', flush=True); i.polite = i.planning = True; {}; print('on')"
+    )
+    kill = "os.kill(os.getpid(), signal.{})"
+    for steps, expected in (
+        (kill.format("SIGINT"), (0, "on\n")),
+        (f"{kill.format('SIGINT')}; {kill.format('SIGINT')}", (130, "cleaned\n")),
+        (kill.format("SIGTERM"), (143, "cleaned\n")),
+        (f"i.finish(); {kill.format('SIGINT')}; {kill.format('SIGTERM')}", (0, "on\n")),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(steps)], env={"PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == expected
+    aside = code.replace("i.install()", "signal.signal(signal.SIGHUP, signal.SIG_IGN); i.install()")
+    done = subprocess.run(
+        [sys.executable, "-c", aside.format(kill.format("SIGHUP"))], env={"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "on\n")

@@ -15,8 +15,13 @@ from onnxremat.frontiers import frontier
 from onnxremat.prepare import UNSETTLED, Options
 from onnxremat.report import rewrite_text
 from onnxremat.rewriting import RewriteResult, rewrite
+from onnxremat.runtimes.settle import settled
+from onnxremat.stages import PLANNING
 from onnxremat.verification import require, verify_files
+from tests.runtimes.build import FLOAT, model, node, value
 from tests.runtimes.test_settle import swish
+
+QUICK = Options(time_limit=1, threads=1)
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, int], str]] = {
     "decoder with a cache": (
@@ -81,6 +86,43 @@ def test_the_other_ways_to_plan_take_them_too(tmp_path: Path) -> None:
     require_kept(basic)
 
 
+def test_what_cannot_be_compared_is_said_before_planning(tmp_path: Path) -> None:
+    told: list[str] = []
+    graph = model(
+        [
+            node("RandomNormalLike", ["x"], ["r"]),
+            node("Add", ["x", "r"], ["a"]),
+            node("Neg", ["a"], ["y"]),
+        ],
+        [value("x", FLOAT, [64])],
+        ["y"],
+    )
+    path = tmp_path / "random.onnx"
+    onnx.save(graph, path)
+    with pytest.raises(VerificationError, match="gives different bits in two runs"):
+        rewrite(path, "min", QUICK, progress=lambda stage, detail="": told.append(stage))
+    assert PLANNING not in told
+    assert rewrite(path, "100%", replace(QUICK, verify=False)).rewritten.peak_bytes > 0
+
+
+def test_a_settled_model_with_other_bits_is_left_unsettled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(graph: onnx.ModelProto, *rest: Any) -> onnx.ModelProto:
+        made = onnx.ModelProto()
+        made.CopyFrom(settled(graph, *rest))
+        made.graph.node[-1].op_type = "Sub"
+        return made
+
+    monkeypatch.setattr(preparing, "settled", wrong)
+    path = tmp_path / "swish.onnx"
+    onnx.save(swish(alpha=2.0), path)
+    told: list[str] = []
+    result = rewrite(path, "100%", QUICK, progress=lambda stage, detail="": told.append(stage))
+    assert UNSETTLED in told
+    assert result.verification is not None and result.verification.identical
+
+
 def test_a_model_that_cannot_be_settled_is_rewritten_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,15 +132,14 @@ def test_a_model_that_cannot_be_settled_is_rewritten_all_the_same(
     path, output = tmp_path / "swish.onnx", tmp_path / "out.onnx"
     onnx.save(swish(alpha=2.0), path)
     told: list[str] = []
-    options = Options(time_limit=1, threads=1)
     result = rewrite(
-        path, "100%", options, output=output, progress=lambda stage, detail="": told.append(stage)
+        path, "100%", QUICK, output=output, progress=lambda stage, detail="": told.append(stage)
     )
     assert UNSETTLED in told
     assert result.verification is not None and result.verification.identical
     assert not result.verification.order_as_planned
     assert "not as planned" in rewrite_text(result)
-    again = verify_files(path, output, options)
+    again = verify_files(path, output, QUICK)
     require(again, None)
     missed = replace(again, promised_bytes=again.rewritten.peak_bytes // 2 - 2**20)
     with pytest.raises(VerificationError, match="in another order than planned"):

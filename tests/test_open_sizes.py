@@ -133,7 +133,7 @@ def inputs_at(path: Path, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
 
 
 OPEN = {
-    "recomputed": (images, "95%", {}, [{"height": 64, "width": 64}, {"height": 40, "width": 16}, {"height": 9, "width": 7}]),
+    "recomputed": (images, "95%", {"time_limit": 10}, [{"height": 64, "width": 64}, {"height": 40, "width": 16}, {"height": 9, "width": 7}]),
     "reordered": (images, "min", {"recompute": False}, [{"height": 24, "width": 24}, {"height": 9, "width": 7}, {"height": 40, "width": 16}]),
     "default order": (attention, "min", {"recompute": False, "order": "default"}, [{"batch": 2, "length": 8, "bias": 2}, {"batch": 1, "length": 20, "bias": 1}, {"batch": 5, "length": 3, "bias": 1}]),
     "substituted": (attention, "min", {}, [{"batch": 2, "length": 20, "bias": 1}, {"batch": 2, "length": 40, "bias": 2}, {"batch": 5, "length": 3, "bias": 1}]),
@@ -171,7 +171,7 @@ def test_what_does_not_depend_on_sizes_runs_at_others(case: str, tmp_path: Path)
 
 
 SIZED = {
-    "tiles": (images, "45%", {"tiling": True}, {"height": 64, "width": 64}),
+    "tiles": (images, "45%", {"tiling": True, "time_limit": 10}, {"height": 64, "width": 64}),
     "substitutes": (chosen, "min", {}, {"rows": 64}),
     "optimized": (images, "100%", {"optimize": "basic"}, {"height": 24, "width": 24}),
     "static plan": (images, "100%", {"runtime": "generic"}, {"height": 24, "width": 24}),

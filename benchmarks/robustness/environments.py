@@ -20,8 +20,8 @@ from pathlib import Path
 import onnxremat
 import onnxremat_rewriters
 from benchmarks.robustness import direct, seeds
-from benchmarks.robustness.judging import NOTICES, SESSION_FILE, Line, exception, in_parallel
-from benchmarks.robustness.processes import guard_memory
+from benchmarks.robustness.judging import NOTICES, Line, exception, in_parallel
+from benchmarks.robustness.processes import environment_of_users, guard_memory
 
 SECONDS = 240.0
 """Compiling kernels without a cache is in it."""
@@ -143,11 +143,10 @@ def try_place(root: Path, number: int) -> Tried:
         for path in (folder, folder / "out", folder / "tmp"):
             os.chown(path, 65534, 65534)
     place.prepare(folder)
-    environment = {**os.environ, "TMPDIR": str(folder / "tmp"), **place.environment}
+    changes: dict[str, str | None] = {"TMPDIR": str(folder / "tmp"), **place.environment}
     if place.copied:
-        environment["PYTHONPATH"] = str(_copied_package(folder))
-    kept = {name: value for name, value in environment.items() if value is not None}
-    code, said = _started(place, folder, kept)
+        changes["PYTHONPATH"] = str(_copied_package(folder))
+    code, said = _started(place, folder, environment_of_users(**changes))
     lines = [one for one in said.splitlines() if one.strip() and not one.startswith(NOTICES)]
     wrong = _wrong(place, folder, code, lines)
     return Tried(place.name, code, lines[-1] if lines else "", tuple(wrong))
@@ -210,7 +209,7 @@ def _wrong(place: Place, folder: Path, code: int | None, said: Sequence[str]) ->
             direct.session(target)
         except direct.REFUSALS as error:
             wrong.append(f"the file cannot be opened: {str(error)[:100]}")
-    left = [path.name for path in (folder / "tmp").iterdir() if path.name != SESSION_FILE]
+    left = [path.name for path in (folder / "tmp").iterdir()]
     left += [path.name for path in (folder / "out").iterdir() if path != target]
     return [*wrong, *(f"left: {name}" for name in left)]
 

@@ -19,9 +19,6 @@ MOST_PEAK_BYTES = 2 << 30
 NOTICES = ("onnxremat: compiling the planner", "onnxremat: warning")
 """Beginnings of lines on stderr that are no errors."""
 
-SESSION_FILE = ".ses"
-"""ONNX Runtime writes it to the folder for temporary files when it is imported."""
-
 _T, _R = TypeVar("_T"), TypeVar("_R")
 
 
@@ -99,8 +96,7 @@ def exception(text: str) -> str:
 
 def temporary_left(folder: Path) -> list[str]:
     """Names in the folder for temporary files of `run_product`."""
-    names = (path.name for path in (folder / "tmp").iterdir())
-    return sorted(name for name in names if name != SESSION_FILE)
+    return sorted(path.name for path in (folder / "tmp").iterdir())
 
 
 def in_parallel(

@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.robustness import direct, seeds
 from benchmarks.robustness.judging import Line, exception, in_parallel, temporary_left
-from benchmarks.robustness.processes import ORPHAN_SECONDS, end_orphans
+from benchmarks.robustness.processes import ORPHAN_SECONDS, end_orphans, environment_of_users
 
 END_SECONDS = 60.0
 """So long may a command take to end after SIGINT (which keeps a plan that was found) or SIGTERM."""
@@ -81,7 +81,7 @@ class Plan:
 
 
 def _start(folder: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
+    environment = environment_of_users(TMPDIR=str(folder / "tmp"))
     with (folder / "stdout.txt").open("wb") as output, (folder / "stderr.txt").open("wb") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "onnxremat", *arguments],

@@ -26,7 +26,7 @@ from benchmarks.robustness.judging import (
     temporary_left,
 )
 from benchmarks.robustness.mutations import RECORD, mutate
-from benchmarks.robustness.processes import Ended, forked, spawned
+from benchmarks.robustness.processes import Ended, environment_of_users, forked, spawned
 from benchmarks.robustness.seeds import Seed, seeds, written_seed
 
 MUTANT_SECONDS = 60.0
@@ -110,15 +110,10 @@ def _run(
     if number < plan.own_process_from:
         return run_product(arguments, folder, seconds=MUTANT_SECONDS), arguments
     (folder / "tmp").mkdir()
+    environment = environment_of_users(TMPDIR=str(folder / "tmp"))
     own = [sys.executable, "-m", "onnxremat", *arguments]
-    ended = spawned(own, folder, seconds=MUTANT_SECONDS, environment=_environment(folder))
+    ended = spawned(own, folder, seconds=MUTANT_SECONDS, environment=environment)
     return ended, arguments
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    import os
-
-    return {**os.environ, "TMPDIR": str(folder / "tmp")}
 
 
 def _open(path: Path) -> int:

@@ -75,7 +75,7 @@ def mutate(model: bytes, rng: Random) -> tuple[bytes, str]:
         return _bytes_mutant(model, rng)
     proto = onnx.ModelProto.FromString(model)
     done = []
-    for _ in range(rng.choice([1, 1, 1, 2, 2, 3])):
+    for _ in range(rng.choice([1, 1, 1, 2, 2, 3, 4, 6])):
         mutation = _pick(rng, MUTATIONS if rng.random() < 0.6 else (any_field,))
         done.append(mutation(proto, rng) or "nothing")
     try:

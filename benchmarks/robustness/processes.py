@@ -23,6 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.robustness import TELEMETRY
+
 ORPHAN_SECONDS = 5.0
 """So long may what a process started live on after it."""
 
@@ -123,6 +125,12 @@ def spawned(
     ended = _wait(child.pid, start, seconds, folder)
     child.returncode = 0  # it was waited for here
     return ended
+
+
+def environment_of_users(**changes: str | None) -> dict[str, str]:
+    """This process's environment with changes (None: without), and without what it set itself."""
+    changed: dict[str, str | None] = {**os.environ, TELEMETRY: None, **changes}
+    return {name: value for name, value in changed.items() if value is not None}
 
 
 def guard_memory() -> None:

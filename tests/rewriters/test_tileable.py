@@ -2,20 +2,30 @@
 
 from collections.abc import Callable
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
-from onnxremat.runtimes.functions import expand_functions
 
+from onnxremat.runtimes.recipe import RECIPE
+from onnxremat.runtimes.settle import settled
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.tile import Region, follow, view
 from onnxremat_rewriters.tileable import Tileable, tileable
 from onnxremat_rewriters.tileable.flat_gemm import fine_axes
-from tests.rewriters.tile.nets import Array, Net, feeds, run, same_bits, tiled_exactly, types_of
+from tests.rewriters.tile.nets import (
+    Array,
+    Net,
+    feeds,
+    run,
+    same_bits,
+    tiled_exactly,
+    types_of,
+    with_measured_types,
+)
 
 
 def formed(model: onnx.ModelProto, rounding: bool = False) -> Tileable:
@@ -136,26 +146,8 @@ def normalized(name: str) -> onnx.ModelProto:
     a = net.conv(net.input("x", 1, 3, SIDE, SIDE), 3, CHANNELS, 3)
     net.weights[net.nodes[-1].input[2]] += np.float32(100)  # statistics must bear a large mean
     model = net.model(net.conv(NORMS[name](net, a), CHANNELS, 2, 3), opset=21)
-    nodes = [i for i, n in enumerate(model.graph.node) if n.op_type == "GroupNormalization"]
-    if nodes:
-        model = with_measured_types(expand_functions(model, nodes))
-    return model
-
-
-def with_measured_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with a value_info for every value, from a run."""
-    wide = onnx.ModelProto()
-    wide.CopyFrom(model)
-    names = [name for node in model.graph.node for name in node.output]
-    del wide.graph.output[:]
-    wide.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    del model.graph.value_info[:]
-    for name, value in zip(names, run(wide, feeds(model)), strict=True):
-        dtype = helper.np_dtype_to_tensor_dtype(value.dtype)
-        kind = helper.make_tensor_value_info(name, dtype, value.shape)
-        outputs = [one for one in model.graph.output if one.name == name]
-        (outputs[0] if outputs else model.graph.value_info.add()).CopyFrom(kind)
-    return model
+    expanded = settled(model, Path.cwd(), RECIPE)
+    return model if expanded is model else with_measured_types(expanded)
 
 
 def close(a: Array, b: Array) -> bool:

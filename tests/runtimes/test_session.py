@@ -1,5 +1,6 @@
 """Files that carry a plan open with its recipe, and refuse other sizes."""
 
+import os
 import subprocess
 import sys
 import warnings
@@ -221,3 +222,21 @@ def test_opening_prints_nothing(planned: Path) -> None:
 
 def test_a_session_is_a_planned_session(planned: Path) -> None:
     assert type(open_session(planned)) is PlannedSession
+
+
+def test_telemetry_of_the_runtime_is_off_unless_the_environment_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    code = "import onnxremat.runtimes.session, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    kept = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    for given, seen in (({}, "1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**kept, **given, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == seen
+        if seen == "1":
+            assert list(tmp_path.iterdir()) == []

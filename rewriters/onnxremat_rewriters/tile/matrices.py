@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
-from onnxremat_rewriters.tile.boxes import Box, Range, whole
+from onnxremat_rewriters.tile.boxes import Box, Range, extent, whole
 from onnxremat_rewriters.tile.pointwise import broadcast_box, read
-from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step
+from onnxremat_rewriters.tile.view import CannotTile, Given, Part, Rule, Site, Step
+
+_SUM = 3
+"""The output of SkipLayerNormalization that is the sum of its inputs."""
 
 
 def _weights_stay_whole(site: Site, columns: Range, size: int) -> None:
@@ -133,18 +136,26 @@ def fused_matmul(site: Site) -> Rule:
 
 
 def skip_layer_norm(site: Site) -> Rule:
-    """SkipLayerNormalization: of the sum of two values, over the last axis; the sum itself may be
-    an output, too, but is not cut by itself."""
+    """SkipLayerNormalization: of the sum of two values, over the last axis. The sum is an output,
+    too; a tile of it is an Add."""
     shape = site.shape(0)
     skip = site.shape(1)
     others = {i: None for i in range(2, len(site.node.input)) if site.has(i)}
 
+    bias = (
+        4 if site.op == "SkipLayerNormalization" else 3
+    )  # behind scale, and shift if there is one
+
     def rule(output: int, box: Box) -> Step:
+        added: dict[int, Box | None] = {0: box, 1: read(site, 1, broadcast_box(skip, box))}
+        if output == _SUM and not site.has(bias):
+            parts = (Part("Add", (Given(0), Given(1)), extent(box)),)
+            return Step(box, added, parts=parts)
         if output:
             raise CannotTile(f"{site.op}: output {output} cannot be cut")
         if box[-1] != (0, shape[-1]):
             raise CannotTile(f"{site.op}: it needs all of axis {len(shape) - 1}")
-        return Step(box, {0: box, 1: read(site, 1, broadcast_box(skip, box)), **others})
+        return Step(box, {**added, **others})
 
     return rule
 

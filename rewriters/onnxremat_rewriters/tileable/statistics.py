@@ -115,6 +115,9 @@ def _written(form: Form, found: _Norm, fine: tuple[int, ...]) -> str:
     x = form.reshape(found.source, fine)
     means = form.reduce("ReduceMean", x, [last])
     squares = form.reduce("ReduceSumSquare", form.add("Sub", [x, means]), [last])
+    # As one value: then no order of the nodes has anything between both and their reader.
+    rows = form.add("Concat", [means, squares], axis=last)
+    means, squares = (form.add("Gather", [rows, form.integers([i])], axis=last) for i in (0, 1))
     mean = form.reduce("ReduceMean", means, rest)
     off = form.add("Sub", [means, mean])
     between = form.reduce("ReduceMean", form.add("Mul", [off, off]), rest)

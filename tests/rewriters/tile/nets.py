@@ -111,6 +111,22 @@ def run(model: onnx.ModelProto, given: Mapping[str, Array], threads: int = THREA
     return made
 
 
+def with_measured_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with a value_info for every value, from a run."""
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
+    names = [name for node in model.graph.node for name in node.output if name]
+    del wide.graph.output[:]
+    wide.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    del model.graph.value_info[:]
+    for name, value in zip(names, run(wide, feeds(model)), strict=True):
+        dtype = helper.np_dtype_to_tensor_dtype(value.dtype)
+        kind = helper.make_tensor_value_info(name, dtype, value.shape)
+        outputs = [one for one in model.graph.output if one.name == name]
+        (outputs[0] if outputs else model.graph.value_info.add()).CopyFrom(kind)
+    return model
+
+
 def same_bits(a: Array, b: Array) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
