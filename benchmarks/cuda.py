@@ -5,11 +5,14 @@
 
 `plan` needs no GPU: it builds each model of `models/`, plans it for `--share` of its own peak
 (sizes by shape inference, buffers rounded to the 256 bytes of the CUDA arena, nothing in place) and
-writes original, released and rewritten files to FOLDER. `run` needs only numpy, onnxruntime-gpu and
+writes original, released and rewritten files to FOLDER; inference models are rewritten in tiles to
+`TILED_SHARE` of their own CPU figure. `run` needs only numpy, onnxruntime-gpu and
 a CUDA device, and no network: it runs the files under the recipe on the CUDA provider with
 `arena_extend_strategy` kSameAsRequested and prints a table. The smallest `gpu_mem_limit` with which
 a model still runs is found by bisection, one process a trial; it includes weights, the caller's
-inputs that are copied to the device, and kernel workspace.
+inputs that are copied to the device, and kernel workspace. Times are measured first, one model at a
+time; searches for limits run side by side. Tiles are planned for the CPU's kernels, so whether they
+keep the bits on CUDA is a question that the table answers, not a promise.
 """
 
 import argparse
@@ -20,6 +23,8 @@ import subprocess
 import sys
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +35,18 @@ MODELS: dict[str, dict[str, Any]] = {
     "transformer_train": {"sequence": 512, "width": 512, "batch": 4},
     "resnet_train": {"size": 128, "base": 32, "batch": 16},
 }
+TILED: dict[str, dict[str, Any]] = {
+    "unet": {"size": 512, "base": 16},
+    "espcn": {"size": 1024},
+    "transformer": {"sequence": 2048, "width": 128, "depth": 2},
+}
+TILED_SHARE = "20%"
 ROOF_BYTES = 40 * 10**9
 RESOLUTION = 0.01
 """Bisection ends when the limit is known to this share."""
 RUNS = 20
+SIDE_BY_SIDE = 8
+"""Trials that run at once while limits are looked for; each holds a few GB of the host at most."""
 
 
 def session_of(path: Path, limit: int, profile_prefix: str | None = None) -> Any:
@@ -74,6 +87,7 @@ def trial(arguments: list[str]) -> None:
         seconds.append(time.perf_counter() - start)
     result: dict[str, Any] = {
         "digest": [hashlib.sha256(o.tobytes()).hexdigest() for o in outputs],
+        "largest": [float(np.abs(o).max()) if o.size else 0.0 for o in outputs],
         "finite": all(bool(np.isfinite(o).all()) for o in outputs),
     }
     if runs:
@@ -123,10 +137,23 @@ def smallest_limit(path: Path, low: int, high: int) -> int:
 
 
 def plan(folder: Path, names: list[str], share: float) -> None:
-    """Write the three variants of each model, nodes named by their place in the file."""
-    import onnx
-
+    """Write the variants of each model, nodes named by their place in the file."""
     from models import BUILDERS
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        if name in TILED:
+            model = BUILDERS[name](**TILED[name])
+            variants, facts = planned_tiles(model, folder / "scratch")
+        else:
+            model = BUILDERS[name](**MODELS[name])
+            variants, facts = planned_again(model, share)
+        write_variants(folder, name, variants, facts)
+        print(f"{name}: {facts['activations']}, planned time {facts['time']}", flush=True)
+
+
+def planned_again(original: Any, share: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Original, released and recomputed to `share` of the released peak; and what was planned."""
     from onnxremat.importer import bind_dimensions, from_proto, import_model, infer_types
     from onnxremat.memory import MemoryRules, profile
     from onnxremat.plan import Limits, Problem
@@ -137,34 +164,55 @@ def plan(folder: Path, names: list[str], share: float) -> None:
     from onnxremat_rewriters.release import release
 
     rules = MemoryRules(alignment_bytes=256)
+    released = release(original).model
+    loaded = from_proto(released)
+    types = infer_types(loaded, bind_dimensions(loaded, {}))
+    imported = import_model(loaded, types, view_ops=VIEW_OPS, eager_ops=EAGER_OPS)
+    graph = imported.graph
+    before = profile(graph, with_eager_ops(graph, given_order(graph)), rules).peak_bytes
+    problem = Problem(graph, rules, budget_bytes=int(share * before))
+    made = PLANNERS["auto"].function(problem, Limits(seconds=20))
+    again = apply_schedule(imported, with_eager_ops(graph, made.schedule)).model
+    variants = {"original": original, "released": released, "rewritten": release(again).model}
+    facts = {
+        "activations": f"{before / 1e6:.1f} MB planned to {made.peak_bytes / 1e6:.1f} MB",
+        "time": f"{100 * made.extra_time:+.1f}%",
+    }
+    return variants, facts
+
+
+def planned_tiles(original: Any, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Original and in tiles, as `rewrite` makes it for the CPU; and what was planned."""
+    import onnx
+
+    import onnxremat
+
     folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        original = BUILDERS[name](**MODELS[name])
-        released = release(original).model
-        loaded = from_proto(released)
-        types = infer_types(loaded, bind_dimensions(loaded, {}))
-        imported = import_model(loaded, types, view_ops=VIEW_OPS, eager_ops=EAGER_OPS)
-        graph = imported.graph
-        before = profile(graph, with_eager_ops(graph, given_order(graph)), rules).peak_bytes
-        problem = Problem(graph, rules, budget_bytes=int(share * before))
-        made = PLANNERS["auto"].function(problem, Limits(seconds=20))
-        again = apply_schedule(imported, with_eager_ops(graph, made.schedule)).model
-        variants = {"original": original, "released": released, "rewritten": release(again).model}
-        for variant, model in variants.items():
-            for index, node in enumerate(model.graph.node):
-                node.name = f"node{index}"
-            onnx.save(model, folder / f"{name}-{variant}.onnx")
-        nodes = {
-            v: [n.name for n in m.graph.node if n.op_type != "Constant"]
-            for v, m in variants.items()
-        }
-        facts = {
-            "nodes": nodes,
-            "activations": f"{before / 1e6:.1f} MB planned to {made.peak_bytes / 1e6:.1f} MB",
-            "time": f"{100 * made.extra_time:+.1f}%",
-        }
-        (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
-        print(f"{name}: {facts['activations']}, planned time {facts['time']}", flush=True)
+    path = folder / "original.onnx"
+    onnx.save(original, path)
+    result = onnxremat.rewrite(path, TILED_SHARE, onnxremat.Options(time_limit=20, verify=False))
+    before, after = result.original.peak_bytes, result.rewritten.peak_bytes
+    facts = {
+        "activations": f"{before / 1e6:.1f} MB on the CPU, in tiles {after / 1e6:.1f} MB",
+        "time": f"{100 * result.extra_time:+.1f}%",
+    }
+    return {"original": original, "rewritten": result.model}, facts
+
+
+def write_variants(
+    folder: Path, name: str, variants: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    import onnx
+
+    for variant, model in variants.items():
+        for index, node in enumerate(model.graph.node):
+            node.name = f"node{index}"
+        onnx.save(model, folder / f"{name}-{variant}.onnx")
+    nodes = {
+        v: [n.name for n in m.graph.node if n.op_type != "Constant"] for v, m in variants.items()
+    }
+    text = json.dumps({"nodes": nodes, **facts})
+    (folder / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 def run(folder: Path) -> list[str]:
@@ -177,33 +225,48 @@ def run(folder: Path) -> list[str]:
         print(line, flush=True)
         lines.append(line)
 
-    out(f"Card: {card()}; ONNX Runtime {ort.__version__}. Limit: the smallest")
+    out(f"Card: {card()}; ONNX Runtime {ort.__version__}. Limit: the smallest `gpu_mem_limit` that")
     out(f"runs (within {RESOLUTION:.0%}). Time: median of {RUNS} runs, inputs and outputs on host.")
     out("")
     out("| model | variant | limit MB | of original | ms | executed | outputs |")
     out("|---|---|---|---|---|---|---|")
-    for facts_path in sorted(folder.glob("*.json")):
-        facts = json.loads(facts_path.read_text(encoding="utf-8"))
-        name = facts_path.stem
-        original: tuple[int, dict[str, Any]] | None = None
-        for variant in ("original", "released", "rewritten"):
-            path = folder / f"{name}-{variant}.onnx"
-            result = attempt(path, ROOF_BYTES, RUNS)
-            if result is None:
-                out(f"| {name} | {variant} | does not run | | | | |")
-                continue
-            limit = smallest_limit(path, 10**6, 4 * 10**9)
-            original = original or (limit, result)
-            in_order = result["order"] == facts["nodes"][variant]
-            same = result["digest"] == original[1]["digest"]
-            finite = "" if result["finite"] else ", not finite"
-            out(
-                f"| {name} | {variant} | {limit / 1e6:.1f} | {100 * limit / original[0]:.1f}% | "
-                f"{1e3 * result['seconds']:.2f} | {'file order' if in_order else 'other order'} | "
-                f"{'identical' if same else 'different'}{finite} |"
-            )
-        out(f"| {name} | plan | {facts['activations']} | | {facts['time']} | | |")
+    names = [path.stem for path in sorted(folder.glob("*.json"))]
+    facts = {n: json.loads((folder / f"{n}.json").read_text(encoding="utf-8")) for n in names}
+    files = {(n, v): folder / f"{n}-{v}.onnx" for n in names for v in facts[n]["nodes"]}
+    results = {key: attempt(path, ROOF_BYTES, RUNS) for key, path in files.items()}
+    running = {key: path for key, path in files.items() if results[key] is not None}
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        search = partial(smallest_limit, low=10**6, high=4 * 10**9)
+        limits = dict(zip(running, pool.map(search, running.values()), strict=True))
+    for name, variant in files:
+        result, first = results[name, variant], results[name, "original"]
+        if result is None or first is None:
+            out(f"| {name} | {variant} | does not run | | | | |")
+            continue
+        limit, whole = limits[name, variant], limits[name, "original"]
+        in_order = result["order"] == facts[name]["nodes"][variant]
+        out(
+            f"| {name} | {variant} | {limit / 1e6:.1f} | {100 * limit / whole:.1f}% | "
+            f"{1e3 * result['seconds']:.2f} | {'file order' if in_order else 'other order'} | "
+            f"{difference(result, first)} |"
+        )
+        if variant == "rewritten":
+            planned = facts[name]
+            out(f"| {name} | plan | {planned['activations']} | | {planned['time']} | | |")
     return lines
+
+
+def difference(result: dict[str, Any], first: dict[str, Any]) -> str:
+    """How the outputs of one trial compare with those of the original."""
+    if result["digest"] == first["digest"]:
+        said = "identical"
+    else:
+        largest = max(
+            abs(a - b) / max(abs(a), 1e-30)
+            for a, b in zip(first["largest"], result["largest"], strict=True)
+        )
+        said = f"different (largest values by {largest:.0e})"
+    return said + ("" if result["finite"] else ", not finite")
 
 
 def card() -> str:
@@ -218,7 +281,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("action", choices=("plan", "run"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--models", nargs="*", default=list(MODELS))
+    parser.add_argument("--models", nargs="*", default=[*MODELS, *TILED])
     parser.add_argument("--share", type=float, default=0.6)
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()

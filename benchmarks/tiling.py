@@ -44,10 +44,11 @@ from onnxremat.runtimes.measure import (
     measure_times,
     run_outputs,
 )
+from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES
 from onnxremat.runtimes.recipe import ExecutionOrder
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.targets import own_schedule
-from onnxremat.tiling import TilingPlan, choose_regions, tiled_subject
+from onnxremat.tiling import Tiling, TilingPlan, choose_regions, tiled_subject
 from onnxremat.units import format_seconds
 from onnxremat_rewriters.recompute import apply_schedule
 from onnxremat_rewriters.tile import Region
@@ -184,8 +185,7 @@ def run(case: Case, subject: Subject, options: Options, pairs: int) -> Line:
     plan = choose_regions(
         subject,
         int(limit * (1 - MARGIN)),
-        threads=THREADS,
-        allow_rounding=False,
+        Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, THREADS, False),
         seconds=options.time_limit,
     )
     seconds = time.perf_counter() - start

@@ -7,7 +7,6 @@ Names are loaded when they are first used, so that importing the package costs n
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -44,6 +43,7 @@ __all__ = [
     "verify_files",
 ]
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from onnxremat.auditing import Audit, audit
     from onnxremat.errors import (
@@ -64,7 +64,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,17 +1,14 @@
 """The `onnxremat` command, also as `python -m onnxremat`."""
 
-import sys
-
-from onnxremat.errors import Interrupted
+from onnxremat.interrupts import INTERRUPTS, open_standard_streams
 
 
 def main() -> None:
     """Load the command and run it; Ctrl-C while it is being loaded ends it in one line, too."""
-    try:
-        from onnxremat import cli
-    except KeyboardInterrupt:
-        sys.stderr.write("onnxremat: interrupted, nothing was written\n")
-        sys.exit(Interrupted.exit_code)
+    INTERRUPTS.install()
+    open_standard_streams()
+    from onnxremat import cli
+
     cli.main()
 
 

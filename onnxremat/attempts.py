@@ -1,68 +1,82 @@
 """Plans for one limit: of whole ops, and in tiles where those do not do.
 
 Subject -> substituted -> plan_within (whole ops)
-             -> choose_regions -> tiled_subject -> plan_within (tiles)
+             -> TileSearch -> tiled_subject -> plan_within (tiles)
+             -> smallest_within (whole ops)
 
 All of it shares the seconds of one `PlanningTime`. Whole ops come first, with a share of them, or
-with none if one op alone exceeds the limit. Then tiles; and where those come to nothing, whole ops
-go on with what is left.
+with none if one op alone exceeds the limit. Then tiles, and what is left is for whole ops again.
+
+Whatever `--mem min` finds keeps every limit that it fits, so the searches for the smallest peak
+are a part of planning for a limit: that of whole ops is what ends it, that of tiles what begins
+their choice (`onnxremat.tiling.choose`). Both have at least the seconds there that they have where
+the smallest peak is asked for.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxremat.bounds import PeakBound, peak_bound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.memory import MemoryRules, profile
+from onnxremat.outcomes import Planned, Tried, TriedTiles, plans_of, why_missed
 from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
 from onnxremat.planners import PLANNERS
-from onnxremat.planning import PlanMissedError, PlanningTime, plan_within
-from onnxremat.prepare import CHOOSING, PLANNING, Options, ProgressReport, Subject, with_substitutes
+from onnxremat.planning import (
+    ALIKE,
+    PlanningTime,
+    Runtime,
+    plan_within,
+    smallest_within,
+)
+from onnxremat.prepare import Options, ProgressReport, Subject, with_substitutes
 from onnxremat.runtimes.recipe import ExecutionOrder
-from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule
+from onnxremat.stages import CHOOSING, PLANNING
 from onnxremat.targets import Made, Target, own_schedule
-from onnxremat.tiling import TilingPlan, choose_regions, ordered_subject, tiled_subject
+from onnxremat.tiling import (
+    TileSearch,
+    Tiling,
+    TilingPlan,
+    ordered_subject,
+    tileable_subject,
+    tiled_subject,
+    uncut_bound,
+)
 from onnxremat.training import NotTrainingError, split_training
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat_rewriters.substitutes import EXACT, ROUNDING, Substitution
 
-TILING_TARGETS = (1.0, 0.95, 0.88)
+TILING_TARGETS = (1.0, 0.95, 0.88, None)
 """Shares of the limit that tiles are chosen for in turn: the runtime may take more than predicted.
-"""
-
-WHOLE_SHARE, WHOLE_SHARE_SMALLEST = 0.6, 0.4
-"""Of the seconds, for whole ops if tiles may follow: within a limit, and for the smallest peak."""
-
-TRAINING_SHARE, TRAINING_SHARE_SMALLEST = 0.85, 0.6
-"""In training graphs, whose peak is what the backward pass still reads: tiles seldom lower it."""
-
-ORDER_SHARE = 0.2
-"""Of the seconds left then, for an order of whole ops before tiles are chosen."""
-
-REGIONS_SHARE, TILED_SHARE = 0.75, 0.7
-"""Of the seconds left then, for choosing regions, and then for planning the model in those tiles;
-each target takes the same shares of what the one before it left."""
-
-CUT_SHORT = 0.8
-"""Whole ops that took this share of their seconds would have been searched on."""
+At last (None) the smallest peak is tried, which keeps whatever limit can be kept."""
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A plan of a subject, measured; `tiling` is how the subject was cut, None for whole ops."""
+class Shares:
+    """Of all seconds. `whole`: for whole ops, directed at a limit; `smallest`: for their smallest
+    peak, where that is asked for. `order`: for an order that tiles are chosen in; `tiles`: for
+    choosing them; `tiled`: for planning the model in tiles, each time. What is left is for whole
+    ops again; where they miss a limit, it must be `smallest` and more."""
 
-    subject: Subject
-    plan: Plan
-    made: Made
-    tiling: TilingPlan | None = None
+    whole: float
+    smallest: float
+    order: float
+    tiles: float
+    tiled: float
 
-    @property
-    def extra_time(self) -> float:
-        """The share of a run of the whole ops that tiles and recomputation add."""
-        if self.tiling is None or not self.tiling.one_pass:
-            return self.plan.extra_time
-        repeated = self.plan.time_cost - self.plan.one_pass
-        return self.tiling.extra_time + repeated / self.tiling.one_pass
+
+USUAL = Shares(0.2, 0.17, 0.1, 0.3, 0.05)
+TRAINING = Shares(0.3, 0.35, 0.05, 0.1, 0.03)
+"""In training graphs the peak is what the backward pass still reads: tiles seldom lower it."""
+UNTILED = Shares(0.5, 0.4, 0.0, 0.0, 0.0)
+"""Where nothing may be cut."""
+ONLY_TILES = 0.7
+"""For choosing tiles where whole ops have nothing to look for: one alone exceeds the limit, or
+their smallest peak is proved."""
+
+CUT_SHORT = 0.8
+"""Whole ops that took this share of their seconds would have been searched on."""
 
 
 @dataclass(frozen=True)
@@ -79,35 +93,79 @@ class Attempts:
     def best(self, whole: Subject) -> Planned:
         """Whole ops if they keep the limit in the time of one pass, else whichever is better:
         whole ops or tiles. Raises as `plan_within`."""
-        if not self.options.tiles:
-            return self.planned(whole, self.clock)
-        part = self.clock.part(self._whole_share(whole))
-        first = self._tried(whole, part) if self._possible(whole) else _Tried()
-        planned = first.planned
-        one_pass = self.budget is not None and planned is not None and planned.extra_time <= 0
-        if planned is not None and (one_pass or self._stopped()):
-            return planned
-        fit, tiling = self._outputs_fit(whole), None
-        if fit and not self._stopped():
-            tiled, tiling = self._tiled(whole, planned)
-            if tiled is not None:
-                return tiled if planned is None else min(planned, tiled, key=self._rank)
-        last = first
-        if first.nothing or (first.may_go_on(part) and not (self.clock.over or self._stopped())):
-            last = self._tried(whole, self.clock, starts=first.starts)
-        plans = [one.planned for one in (first, last) if one.planned is not None]
+        if self.budget is None:
+            return self._smallest_of_all(whole)
+        shares = self._shares(whole)
+        part = self.clock.share(shares.whole)
+        first = self._tried(whole, part) if self._possible(whole) else Tried()
+        tried, tiled, base = [first], TriedTiles(), whole
+        if self._may_cut(whole) and not self._enough(tried):
+            order = self._order(whole, shares)
+            if self._keeps(whole, order):
+                tried.append(self._tried(whole, self.clock.share(shares.tiled), starts=(order,)))
+            if not self._enough(tried):
+                seconds = ONLY_TILES if first.nothing else shares.tiles
+                base = tileable_subject(whole, self.options, self.budget, self.target.rules)
+                order = order if base is whole else self._order(base, shares)
+                tiled = self._tiled(base, order, tried, shares.tiled, seconds)
+                tried.append(tiled.last)
+        if not self._enough(tried):
+            tried.append(self._again(whole, first, part, tiled.last))
+        plans = plans_of(tried)
         if plans:
-            return min(plans, key=self._rank)
-        missed = last.missed or first.missed
-        assert missed is not None
-        raise self._with_tiles(missed, tiling) if fit else missed
+            return self._best_of(plans)
+        bound = self._uncut_bound(base) if self.options.tiles else None
+        raise why_missed(tried, tiled, self.clock, self.budget, bound, cut=self.options.tiles)
 
-    def _whole_share(self, whole: Subject) -> float:
+    def _smallest_of_all(self, whole: Subject) -> Planned:
+        """The smallest peak of whole ops and tiles: nothing that planning for a limit would not do
+        too, in as many seconds."""
+        shares = self._shares(whole)
+        cut = self._may_cut(whole)
+        order = self._order(whole, shares) if cut else None
+        starts = () if order is None else (order,)
+        first = Tried(self._planned(whole, self.clock.share(shares.smallest), starts=starts))
+        if order is None or self._stopped():
+            return self._best_of(plans_of([first]))
+        seconds = ONLY_TILES if self._is_least(whole, first) else shares.tiles
+        base = tileable_subject(whole, self.options, self.budget, self.target.rules)
+        order = order if base is whole else self._order(base, shares)
+        tiled = self._tiled(base, order, [first], shares.tiled, seconds)
+        return self._best_of(plans_of([first, tiled.last]))
+
+    def _again(self, whole: Subject, first: Tried, part: PlanningTime, tiled: Tried) -> Tried:
+        """Whole ops in the time that is left. Where they missed the limit, the smallest peak is
+        looked for; where they keep it, a faster plan, unless tiles were better."""
+        if first.nothing:
+            return self._tried(whole, self.clock) if tiled.planned is None else Tried()
+        if self.clock.over or self._stopped() or isinstance(first.missed, InfeasibleError):
+            return Tried()
+        if first.planned is None:
+            return self._tried(whole, self.clock, starts=first.starts, smallest=True)
+        if tiled.planned is not None or not (first.starts and part.passed(CUT_SHORT)):
+            return Tried()
+        return self._tried(whole, self.clock, starts=first.starts)
+
+    def _enough(self, tried: list[Tried]) -> bool:
+        """Whether nothing better is looked for: a plan keeps the limit in the time of one pass, or
+        there is one and planning is to stop."""
+        plans = plans_of(tried)
+        return bool(plans) and (self._stopped() or self._best_of(plans).extra_time <= 0)
+
+    def _may_cut(self, whole: Subject) -> bool:
+        """Whether tiles are allowed, and the outputs, which they make whole too, fit the limit."""
+        graph, rules = whole.imported.graph, self.target.rules
+        outputs = sum(rules.nbytes(graph.tensors[t]) for t in set(graph.outputs))
+        return self.options.tiles and (self.budget is None or outputs <= self.budget)
+
+    def _shares(self, whole: Subject) -> Shares:
+        if not self.options.tiles:
+            return UNTILED
         try:
             split_training(whole.imported.graph)
         except NotTrainingError:
-            return WHOLE_SHARE_SMALLEST if self.budget is None else WHOLE_SHARE
-        return TRAINING_SHARE_SMALLEST if self.budget is None else TRAINING_SHARE
+            return USUAL
+        return TRAINING
 
     def _stopped(self) -> bool:
         return self.stop is not None and self.stop()
@@ -121,11 +179,11 @@ class Attempts:
         bound = self._bound(subject)
         return bound is None or self.budget is None or bound.nbytes <= self.budget
 
-    def _outputs_fit(self, subject: Subject) -> bool:
-        """Whether the outputs, which tiles make whole too, are within the limit."""
-        graph = subject.imported.graph
-        outputs = sum(self.target.rules.nbytes(graph.tensors[t]) for t in set(graph.outputs))
-        return self.budget is None or outputs <= self.budget
+    def _is_least(self, whole: Subject, smallest: Tried) -> bool:
+        """Whether the smallest peak of whole ops is proved."""
+        bound = self._bound(whole)
+        peak = None if smallest.planned is None else smallest.planned.plan.peak_bytes
+        return bound is not None and peak is not None and peak <= bound.nbytes
 
     def _tried(
         self,
@@ -134,28 +192,31 @@ class Attempts:
         *,
         tiling: TilingPlan | None = None,
         starts: tuple[Schedule, ...] = (),
-    ) -> "_Tried":
+        smallest: bool = False,
+    ) -> Tried:
         try:
-            return _Tried(self.planned(subject, clock, tiling=tiling, starts=starts))
+            return Tried(self._planned(subject, clock, tiling, starts=starts, smallest=smallest))
         except (InfeasibleError, NoPlanFoundError) as error:
-            return _Tried(missed=error)
+            return Tried(missed=error)
 
-    def _rank(self, planned: Planned) -> tuple[float, float]:
-        peak = planned.made.measured.peak_bytes
-        if self.budget is None:
-            return peak, planned.extra_time
-        return planned.extra_time, peak
+    def _best_of(self, plans: list[Planned]) -> Planned:
+        """The fastest within the limit; of those about as small as the smallest without one."""
+        peaks = [one.made.measured.peak_bytes for one in plans]
+        most = max(peaks) if self.budget is not None else (1 + ALIKE) * min(peaks)
+        small = [one for one, peak in zip(plans, peaks, strict=True) if peak <= most]
+        return min(small, key=lambda one: (one.extra_time, one.made.measured.peak_bytes))
 
-    def planned(
+    def _planned(
         self,
         subject: Subject,
         clock: PlanningTime,
-        *,
         tiling: TilingPlan | None = None,
+        *,
         starts: tuple[Schedule, ...] = (),
+        smallest: bool = False,
     ) -> Planned:
         """A plan of the subject that keeps the limit where it is measured, looked for in the time
-        of `clock`, from the file's order and `starts`."""
+        of `clock`, from the file's order and `starts`, or among those of the smallest peaks."""
         target, options = self.target, self.options
         target.subject = subject
         graph = subject.imported.graph
@@ -176,131 +237,134 @@ class Attempts:
             made = candidates[id(plan)] = target.make(plan)
             return made.measured.peak_bytes
 
-        attempt = plan_within(
-            problem,
-            PLANNERS[options.planner].function,
-            _limits(graph.total_cost(), options, self.progress, self.stop),
-            clock,
+        runtime = Runtime(
             bound=self._bound(subject),
             error_bytes=target.expected_bytes(own_order) - own_order.peak_bytes,
             expect=target.expected_bytes,
             tolerance=target.tolerance,
             measure=measure,
-            rewriters=_allowed(options),
         )
+        planner = PLANNERS[options.planner].function
+        limits = _limits(graph.total_cost(), options, self.progress, self.stop)
+        if smallest:
+            attempt = smallest_within(problem, planner, limits, clock, runtime)
+        else:
+            allowed = _allowed(options)
+            attempt = plan_within(problem, planner, limits, clock, runtime, rewriters=allowed)
         return Planned(subject, attempt.plan, candidates[id(attempt.plan)], tiling)
 
     def _tiled(
-        self, whole: Subject, planned: Planned | None
-    ) -> tuple[Planned | None, TilingPlan | None]:
-        """A plan of the model in tiles, None if those miss the limit or `planned`, of whole ops, is
-        as good; and the last tiling that was looked at, None if time was over before."""
+        self,
+        whole: Subject,
+        order: Schedule,
+        tried: list[Tried],
+        planning: float,
+        choosing: float,
+    ) -> TriedTiles:
+        """A plan of the model in tiles, none if those miss the limit or plans of whole ops are as
+        good; `choosing` and `planning` are the shares of all seconds for them, and for planning
+        the model in them each time."""
         self.progress(CHOOSING)
-        base = self._ordered(whole)
-        tiling = None
+        base = ordered_subject(whole, order, self.target.rules, self.options)
+        part = self.clock.share(choosing)
+        search = TileSearch(base, self._tiling, part.seconds, self.stop)
+        found = TriedTiles()
         for share in TILING_TARGETS:
-            if self.clock.over:
-                break
             self.progress(CHOOSING)
-            part = self.clock.part(REGIONS_SHARE)
-            with part.passing():
-                tiling = choose_regions(
-                    base,
-                    None if self.budget is None else int(share * self.budget),
-                    threads=self.options.exact_threads,
-                    allow_rounding=self.options.allow_rounding,
-                    seconds=part.seconds,
-                    stop=self.stop,
-                )
-            if not tiling.regions or (planned is not None and not self._pays(tiling, planned)):
-                break
+            with part.passing(busy=True):
+                tiling = search.plan(self._part_of_budget(share), part.left_seconds)
+            if self.budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
+                tiling = self._descended(search, ONLY_TILES - choosing)
+            if not tiling.regions or not self._pays(tiling, tried):
+                return replace(found, tiling=found.tiling or tiling)
+            if found.tiling is not None and found.tiling.regions == tiling.regions:
+                continue
+            found = replace(found, tiling=tiling)
             self.progress("running the tiled model to learn sizes, workspace and times")
             tiled = tiled_subject(base, tiling, self.options)
-            seconds = self.clock.part(1.0 if self.budget is None else TILED_SHARE)
             if self._possible(tiled):
-                tried = self._tried(tiled, seconds, tiling=tiling)
-                if tried.planned is not None:
-                    return tried.planned, tiling
+                one = self._tried(tiled, self.clock.share(planning), tiling=tiling)
+                found = replace(found, tried=(*found.tried, one))
+                if one.planned is not None:
+                    break
             if not tiling.meets(self.budget):
                 break
-        return None, tiling
+        return found
 
-    def _ordered(self, whole: Subject) -> Subject:
-        """Whole ops in an order of a small peak, for regions are parts of an order."""
+    def _descended(self, search: TileSearch, share: float) -> TilingPlan:
+        """The smallest peak after a share of all seconds more."""
+        more = self.clock.share(share)
+        search.extend(more.seconds)
+        with more.passing(busy=True):
+            return search.plan(None, more.left_seconds)
+
+    def _only_tiles(self, whole: Subject, tiling: TilingPlan) -> bool:
+        """Whether tiles go below all whole ops: a limit there would leave them more seconds."""
+        bound = self._bound(whole)
+        return bool(tiling.regions) and bound is not None and tiling.peak_bytes < bound.nbytes
+
+    def _part_of_budget(self, share: float | None) -> int | None:
+        return None if share is None or self.budget is None else int(share * self.budget)
+
+    @property
+    def _tiling(self) -> Tiling:
+        options, target = self.options, self.target
+        return Tiling(
+            target.rules, target.node_bytes, options.exact_threads, options.allow_rounding
+        )
+
+    def _order(self, whole: Subject, shares: Shares) -> Schedule:
+        """An order of whole ops with a small peak: regions are parts of an order."""
+        graph = whole.imported.graph
+        own = own_schedule(whole.imported, ExecutionOrder(self.options.order))
         if self.options.planner == "given_order":
-            return whole
-        part = self.clock.part(ORDER_SHARE)
-        limits = Limits(seconds=part.seconds, seed=self.options.seed, stop=self.stop)
-        problem = Problem(whole.imported.graph, RECIPE_RULES, max_copies=1)
+            return own
+        part = self.clock.share(shares.order)
+        limits = Limits(seconds=part.left_seconds, seed=self.options.seed, stop=self.stop)
+        problem = Problem(graph, self.target.rules, max_copies=1)
         with part.passing():
-            order = PLANNERS["reorder"].function(problem, limits).schedule
-        return ordered_subject(whole, order, self.options)
+            return PLANNERS["reorder"].function(problem, limits).schedule
 
-    def _with_tiles(
-        self, missed: InfeasibleError | NoPlanFoundError, tiling: TilingPlan | None
-    ) -> InfeasibleError | NoPlanFoundError:
-        """The error of whole ops with what is known of tiles. What whole ops cannot do is
-        impossible only if no op can be cut; `tiling` is None if there was no time to look."""
-        late = tiling is None or tiling.late
-        if tiling is not None and tiling.regions:
-            found = f"the smallest peak found in tiles is about {format_bytes(tiling.peak_bytes)}"
-        elif tiling is None or late:
-            found = "no tiles were found that help"
-        else:
-            kind = InfeasibleError if isinstance(missed, InfeasibleError) else NoPlanFoundError
-            return kind("; ".join((str(missed), *tiling.reasons[:1])))
-        advice = (
-            "; try a longer --time-limit" if late or self.clock.over else "; try a higher --mem"
-        )
-        whole = missed.found if isinstance(missed, PlanMissedError) else missed
-        return NoPlanFoundError(
-            f"no plan within {format_bytes(self.budget or 0)} was found {self.clock.said()}: "
-            f"{found}{advice} (whole ops: {whole})"
-        )
+    def _keeps(self, whole: Subject, order: Schedule) -> bool:
+        """Whether an order keeps the limit, by the model of memory."""
+        peak = profile(whole.imported.graph, order, self.target.rules).peak_bytes
+        return self.budget is not None and peak <= self.budget
 
-    def _pays(self, tiling: TilingPlan, planned: Planned) -> bool:
+    def _pays(self, tiling: TilingPlan, tried: list[Tried]) -> bool:
+        """Whether tiles are worth a try beside the plans of whole ops."""
+        plans = [one.planned for one in tried if one.planned is not None]
+        if not plans:
+            return True
+        best = self._best_of(plans)
         if self.budget is None:
-            return tiling.peak_bytes < planned.made.measured.peak_bytes
-        return tiling.meets(self.budget) and tiling.extra_time < planned.extra_time
+            return tiling.peak_bytes < best.made.measured.peak_bytes
+        return tiling.meets(self.budget) and tiling.extra_time < best.extra_time
 
-
-@dataclass(frozen=True)
-class _Tried:
-    """What became of an attempt: a plan, or why there is none, or nothing: not tried yet."""
-
-    planned: Planned | None = None
-    missed: InfeasibleError | NoPlanFoundError | None = None
-
-    @property
-    def nothing(self) -> bool:
-        return self.planned is None and self.missed is None
-
-    @property
-    def starts(self) -> tuple[Schedule, ...]:
-        """What is worth going on from."""
-        if self.planned is not None:
-            return (self.planned.plan.schedule,)
-        return (self.missed.schedule,) if isinstance(self.missed, PlanMissedError) else ()
-
-    def may_go_on(self, clock: PlanningTime) -> bool:
-        """Whether it was the time of `clock` that ended it."""
-        return bool(self.starts) and clock.passed(CUT_SHORT)
+    def _uncut_bound(self, whole: Subject) -> PeakBound | None:
+        """What tiles cannot go below, as far as anything is proved."""
+        proved = self.target.bound_rules is not None
+        return uncut_bound(whole, self._tiling) if proved else None
 
 
 def substituted(
-    subject: Subject, options: Options, budget: int | None, progress: ProgressReport
+    subject: Subject,
+    options: Options,
+    budget: int | None,
+    rules: MemoryRules,
+    progress: ProgressReport,
 ) -> Subject:
     """Substitutes where they are needed: exact ones, which may take time, for ops that alone exceed
-    the limit; those that round differently, if they are allowed, for ops that take half of it."""
+    the limit under `rules`; those that round differently, if they are allowed, for ops that take
+    half of it."""
     if budget is None:
         graph = subject.imported.graph
-        budget = peak_bound(graph, RECIPE_RULES).nbytes - 1
+        budget = peak_bound(graph, rules).nbytes - 1
     chosen: list[tuple[tuple[Substitution, ...], int]] = [(EXACT, budget + 1)]
     if options.allow_rounding:
         chosen.append((ROUNDING, budget // 2))
     for substitutions, threshold in chosen:
         progress("looking for kernels that others can replace")
-        subject = with_substitutes(subject, options, substitutions, threshold)
+        subject = with_substitutes(subject, options, substitutions, threshold, rules)
     return subject
 
 
@@ -328,5 +392,5 @@ def _limits(
             f"after {format_seconds(better.seconds)}",
         )
 
-    progress(PLANNING)
+    progress(PLANNING, f"at most {options.time_limit:g} s in all")
     return Limits(seed=options.seed, on_progress=report, stop=stop)

@@ -1,20 +1,31 @@
 """What a model needs, where its peak comes from, and how far down a schedule could take it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from onnxremat.attribution import MeasuredPeak, attribute, explained
 from onnxremat.bounds import peak_bound
 from onnxremat.errors import ModelError
 from onnxremat.graph import Graph, TensorKind
 from onnxremat.memory import MemoryRules, live_at, profile
 from onnxremat.plan import Limits, Problem
 from onnxremat.planners import PLANNERS
-from onnxremat.prepare import Options, ProgressReport, prepare, prepare_planner, silent
-from onnxremat.runtimes.measure import measure_activation
+from onnxremat.prepare import (
+    Options,
+    ProgressReport,
+    Subject,
+    prepare,
+    prepare_planner,
+    silent,
+    stage,
+)
+from onnxremat.runtimes.measure import PeakMeasurement, measure_activation
+from onnxremat.runtimes.measure_time import PEAK_SHARE
+from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule, given_order, with_eager_ops
-from onnxremat.tiling import TilingPlan, choose_regions, ordered_subject
-from onnxremat.units import MemoryLimit
+from onnxremat.tiling import Tiling, TilingPlan, choose_regions, ordered_subject, tileable_subject
+from onnxremat.units import MemoryLimit, format_bytes
 
 _REORDER_SECONDS = _TILING_SECONDS = 5.0
 
@@ -60,9 +71,12 @@ class Audit:
 
     `original_peak_bytes` and `released_peak_bytes` are measured in the runtime under the recipe;
     `peak` is where the model of memory puts the released model's peak, `floor` what no schedule of
-    whole ops can go below, `reordered_peak_bytes` the smallest peak found without recomputation, by
-    the model of memory, and `reordered_bound_bytes` what no order goes below. `tiling` has the
-    smallest peak that regions in tiles are predicted to reach.
+    whole ops can go below. Where the two differ by more than the model's error, `measured_peak` is
+    the node that was running when most was held; None where they agree. `estimated` are nodes whose
+    scratch was not counted (`estimated_reason` says why): the runtime's own statistics stand for
+    it, which may miss some. `reordered_peak_bytes` is the smallest peak found without
+    recomputation, by the model of memory, and `reordered_bound_bytes` what no order goes below.
+    `tiling` has the smallest peak that regions in tiles are predicted to reach.
     `unread_values` are those that the runtime would hold to the end for nobody.
     """
 
@@ -81,6 +95,9 @@ class Audit:
     tiling: TilingPlan
     limit_bytes: int | None
     threads: int | None
+    measured_peak: MeasuredPeak | None = None
+    estimated: tuple[str, ...] = ()
+    estimated_reason: str = ""
 
 
 def audit(
@@ -99,26 +116,27 @@ def audit(
     feed, graph = subject.feed, subject.imported.graph
     if not graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to audit")
-    progress("measuring memory")
-    original = measure_activation(feed.source(), feed.inputs, feed.recipe).peak_bytes
-    released = original
-    if subject.released.changed:
-        source = subject.released_source()
-        released = measure_activation(source, feed.inputs, feed.recipe).peak_bytes
+    original, released = measured_activation(subject, options, progress)
     as_given = with_eager_ops(graph, given_order(graph))
+    peak = find_peak(graph, as_given, RECIPE_RULES)
+    measured_peak = None
+    if not explained(released.peak_bytes, peak.nbytes):
+        measured_peak = attribute(
+            subject,
+            as_given,
+            RECIPE_RULES,
+            released,
+            peak.nbytes,
+            options,
+            stage(progress, "looking for what the model of memory does not explain"),
+        )
     prepare_planner(progress)
-    progress("reordering")
+    progress("reordering", _at_most(_REORDER_SECONDS, options))
     problem = Problem(graph, RECIPE_RULES, max_copies=1, starts=(as_given,))
     limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
     reordered = PLANNERS["reorder"].function(problem, limits)
-    progress("cutting into tiles")
-    tiling = choose_regions(
-        ordered_subject(subject, reordered.schedule, options),
-        None,
-        threads=options.exact_threads,
-        allow_rounding=False,
-        seconds=min(_TILING_SECONDS, options.time_limit),
-    )
+    progress("cutting into tiles", _at_most(_TILING_SECONDS, options))
+    tiling = _in_tiles(subject, reordered.schedule, options)
     return Audit(
         model,
         len(feed.loaded.model.graph.node),
@@ -126,15 +144,77 @@ def audit(
         subject.released.dropped_outputs + subject.released.size_readers,
         kind_bytes(graph, TensorKind.WEIGHT),
         kind_bytes(graph, TensorKind.INPUT),
-        original,
-        released,
-        find_peak(graph, as_given, RECIPE_RULES),
+        original.peak_bytes,
+        released.peak_bytes,
+        peak,
         find_floor(graph, RECIPE_RULES),
         reordered.peak_bytes,
         reordered.peak_bound_bytes,
         tiling,
-        None if limit is None else limit.resolve(original),
+        None if limit is None else limit.resolve(original.peak_bytes),
         options.threads,
+        measured_peak,
+        estimated_nodes(subject),
+        subject.profile.estimated_reason,
+    )
+
+
+def _at_most(seconds: float, options: Options) -> str:
+    return f"at most {min(seconds, options.time_limit):g} s"
+
+
+def measured_activation(
+    subject: Subject, options: Options, progress: ProgressReport
+) -> tuple[PeakMeasurement, PeakMeasurement]:
+    """The activation peaks of the original and of the released model."""
+    feed, seconds = subject.feed, PEAK_SHARE * options.measure_limit
+    listener = stage(progress, "measuring the memory of the original")
+    original = measure_activation(
+        feed.source(), feed.inputs, feed.recipe, seconds=seconds, listener=listener
+    )
+    if not subject.released.changed:
+        return original, original
+    listener = stage(progress, "measuring its memory with no unread value held")
+    source = subject.released_source()
+    return original, measure_activation(
+        source, feed.inputs, feed.recipe, seconds=seconds, listener=listener
+    )
+
+
+def estimated_nodes(subject: Subject) -> tuple[str, ...]:
+    """The ops whose scratch is an estimate, by name."""
+    imported = subject.imported
+    name_of = dict(zip(imported.op_nodes, (op.name for op in imported.graph.ops), strict=True))
+    return tuple(name_of[v] for v in subject.profile.unmeasured if v in name_of)
+
+
+def _in_tiles(subject: Subject, order: Schedule, options: Options) -> TilingPlan:
+    """The smallest peak in exact tiles; if there is none, the reason, and what others reach."""
+    exact = _smallest(subject, order, replace(options, allow_rounding=False))
+    if exact.regions or not exact.reasons:
+        return exact
+    rounded = _smallest(subject, order, replace(options, allow_rounding=True))
+    if not rounded.regions:
+        return exact
+    reached = f"with --allow-rounding about {format_bytes(rounded.peak_bytes)} in tiles"
+    return replace(exact, reasons=(f"{exact.reasons[0]}; {reached}", *exact.reasons[1:]))
+
+
+def _smallest(subject: Subject, order: Schedule, options: Options) -> TilingPlan:
+    base = tileable_subject(subject, options, None, RECIPE_RULES)
+    if base is not subject:
+        limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
+        problem = Problem(base.imported.graph, RECIPE_RULES, max_copies=1)
+        order = PLANNERS["reorder"].function(problem, limits).schedule
+    base = ordered_subject(base, order, RECIPE_RULES, options)
+    tiling = Tiling(
+        RECIPE_RULES, BOOKKEEPING_NODE_BYTES, options.exact_threads, options.allow_rounding
+    )
+    return choose_regions(
+        base,
+        None,
+        tiling,
+        seconds=min(_TILING_SECONDS, options.time_limit),
     )
 
 

@@ -1,29 +1,47 @@
-"""The command line: reads options, shows progress, prints results. No planning happens here."""
+"""The command line: reads options, shows progress, prints results. No planning happens here.
 
+What a command needs is imported when it runs: help and versions answer without loading onnx, the
+runtime or any solver.
+"""
+
+import errno
 import json
-import signal
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from rich.console import Console
 
 from onnxremat import cli_options as option
-from onnxremat import report
 from onnxremat.errors import (
     Interrupted,
     LimitExceededError,
+    ModelError,
     NoPlanFoundError,
     OnnxrematError,
     UsageError,
 )
-from onnxremat.files import check_output, write_file
-from onnxremat.prepare import CHOOSING, COMPILING, PLANNING, Options
-from onnxremat.rewriting import outputs, rewrite
+from onnxremat.interrupts import INTERRUPTS, PLACING
+from onnxremat.progress import Progress
+from onnxremat.runtimes.measure_time import MEASURE_SECONDS
+from onnxremat.runtimes.run_limit import RUN_SECONDS
+from onnxremat.stages import CHOOSING, COMPILING, PLANNING
+from onnxremat.text import printable
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
+
+if TYPE_CHECKING:
+    from onnxremat.prepare import ProgressReport
+
+_COMMANDS = ("rewrite", "audit", "frontier", "verify", "planners")
+_NO_HELP = {"help": False}
+"""Where --help is not given, typer takes it to be False instead of None: to see that None is no
+truth value it would load pydantic, as long as all the rest takes."""
 
 app = typer.Typer(
     name="onnxremat",
@@ -32,66 +50,60 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"default_map": _NO_HELP | {name: _NO_HELP for name in _COMMANDS}},
 )
-_out = Console(highlight=False, soft_wrap=True)
-_emitted: list[Any] = []
-"""Results printed: with --json an error is an object of its own only if there is none yet."""
-_err = Console(stderr=True, highlight=False, soft_wrap=True)
+_COUNT = re.compile(r"[0-9]{1,1000}")
 
 
-class Interrupt:
-    """Turns the first Ctrl-C during planning into a polite stop, if the command is `polite`; else
-    it ends the command."""
+class _Console(Console):
+    """One that raises where it cannot write, as files do."""
 
-    def __init__(self, *, polite: bool) -> None:
-        self.polite = polite
-        self.planning = False
-        self.requested = False
-
-    def __call__(self, _signal: int, _frame: FrameType | None) -> None:
-        if self.polite and self.planning and not self.requested:
-            self.requested = True
-            return
-        raise KeyboardInterrupt
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-class Progress:
-    """What the command is doing, on the last line of the terminal (nothing when piped)."""
-
-    def __init__(self, interrupt: Interrupt, *, quiet: bool) -> None:
-        self._interrupt = interrupt
-        self._quiet = quiet
-        self._status = None if quiet or not _err.is_terminal else _err.status("")
-
-    def __call__(self, stage: str, detail: str = "") -> None:
-        self._interrupt.planning = stage in (PLANNING, CHOOSING)
-        if stage == COMPILING and not self._quiet:
-            _err.print(f"onnxremat: {stage}")
-        if self._status is not None:
-            self._status.update(f"{stage} ... {detail}")
-            self._status.start()
-
-    def stop(self) -> None:
-        if self._status is not None:
-            self._status.stop()
+_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EIO)
+_out = _Console(highlight=False, soft_wrap=True, emoji=False)
+_err = _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 @contextmanager
-def _progress(*, quiet: bool, polite: bool = False) -> Iterator[tuple[Progress, Interrupt]]:
-    interrupt = Interrupt(polite=polite)
-    before = signal.signal(signal.SIGINT, interrupt)
-    progress = Progress(interrupt, quiet=quiet)
+def _progress(*, quiet: bool, polite: bool = False) -> Iterator["ProgressReport"]:
+    """Around the work of a command: what others left is removed before it, and its own if a signal
+    ends it. A `polite` one can stop planning early (`INTERRUPTS.requested`)."""
+    from onnxremat.temporary import sweep
+
+    INTERRUPTS.clean_up = _clean_up
+    INTERRUPTS.polite, INTERRUPTS.requested = polite, False
+    progress = Progress(_err, _tell, quiet=quiet, announced=COMPILING)
+
+    def report_progress(stage: str, detail: str = "") -> None:
+        INTERRUPTS.planning = stage in (PLANNING, CHOOSING)
+        if stage == PLACING:
+            INTERRUPTS.finish()
+        progress(stage, detail)
+
     try:
-        yield progress, interrupt
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted, nothing was written") from None
+        sweep()
+        yield report_progress
     except NoPlanFoundError:
-        if interrupt.requested:
+        if INTERRUPTS.requested:
             raise Interrupted("interrupted before a plan met the limit") from None
         raise
     finally:
+        INTERRUPTS.polite = INTERRUPTS.planning = False
         progress.stop()
-        signal.signal(signal.SIGINT, before)
+
+
+def _clean_up() -> None:
+    """What a signal leaves to do: no child goes on, no temporary file stays."""
+    from onnxremat.runtimes.child import end_children
+    from onnxremat.temporary import clean_up
+
+    try:
+        end_children()
+    finally:
+        clean_up()
 
 
 def parse_dims(pairs: list[str]) -> dict[str, int]:
@@ -99,19 +111,53 @@ def parse_dims(pairs: list[str]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for pair in pairs:
         name, equals, size = pair.rpartition("=")
-        if not equals or not name or not size.isdigit() or int(size) < 1:
-            raise UsageError(f"--dim: {pair!r} is not NAME=VALUE with a positive whole number")
+        if not equals or not name or not _COUNT.fullmatch(size):
+            raise UsageError(f"--dim: {pair!r} is not NAME=VALUE with a whole number")
         if dims.setdefault(name, int(size)) != int(size):
             raise UsageError(f"--dim: {name} is given as {dims[name]} and as {size}")
     return dims
 
 
-def _emit(result: Any, text: Callable[[Any], str], *, as_json: bool) -> None:
-    _emitted.append(result)
-    if as_json:
-        _out.print_json(json.dumps(report.as_json(result)))
-    else:
-        _out.print(text(result), markup=False)
+def _emit(
+    result: Any, text: Callable[[Any], str], *, as_json: bool, written: Path | None = None
+) -> None:
+    """Print a result. If it cannot be printed, a command that has `written` its file is done all
+    the same, and any other raises UsageError."""
+    INTERRUPTS.told = True
+    try:
+        if as_json:
+            from onnxremat import report
+
+            _print_json(report.as_json(result))
+        else:
+            _out.print(text(result), markup=False)
+    except OSError as error:
+        _discard(sys.stdout)
+        reason = f"cannot write to standard output: {error.strerror}"
+        if written is None:
+            raise UsageError(reason) from None
+        _tell(f"onnxremat: {reason}; {written} was written")
+
+
+def _print_json(data: Any) -> None:
+    """ASCII alone: a terminal obeys some characters, and not every output takes the others."""
+    _out.print_json(json.dumps(data), ensure_ascii=True)
+
+
+def _tell(line: str) -> None:
+    """A line on standard error, if it can be written there."""
+    try:
+        _err.print(line, markup=False)
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what is left in a stream, and what comes, to nowhere: Python writes it when it ends."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 @app.command("rewrite")
@@ -133,21 +179,29 @@ def rewrite_command(
     allow_op: option.AllowOp = [],  # noqa: B006
     costs: option.Costs = "model",
     time_limit: option.TimeLimit = 10.0,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
     seed: option.Seed = 0,
     verify: option.Verify = True,
     as_json: option.AsJson = False,
 ) -> None:
     """Write a model that runs within a memory limit."""
+    from onnxremat.prepare import Options
+    from onnxremat.report import rewrite_text
+    from onnxremat.rewriting import outputs, rewrite
+
     limit = parse_limit(mem)
     options = Options(
         runtime=runtime, session=session, order=order, optimize=optimize, dims=parse_dims(dim),
         inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
         allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
-        time_limit=time_limit, threads=threads, seed=seed, verify=verify,
+        time_limit=time_limit, measure_limit=measure_limit, run_limit=run_limit, threads=threads,
+        seed=seed,
+        verify=verify,
     )  # fmt: skip
     target, plan = outputs(model, limit, options, output, emit_plan)
-    with _progress(quiet=as_json, polite=True) as (progress, interrupt):
+    with _progress(quiet=as_json, polite=True) as progress:
         result = rewrite(
             model,
             limit,
@@ -155,9 +209,9 @@ def rewrite_command(
             output=target,
             plan_output=plan,
             progress=progress,
-            stop=lambda: interrupt.requested,
+            stop=lambda: INTERRUPTS.requested,
         )
-    _emit(result, report.rewrite_text, as_json=as_json)
+    _emit(result, rewrite_text, as_json=as_json, written=target)
 
 
 @app.command("audit")
@@ -167,19 +221,26 @@ def audit_command(
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
     fail_above: option.FailAbove = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
     """Say what a model needs, where its peak is, and how far a schedule could lower it."""
     from onnxremat.auditing import audit
+    from onnxremat.prepare import Options
+    from onnxremat.report import audit_text
 
     limit = parse_limit(mem) if mem is not None else None
     ceiling = parse_bytes(fail_above, "--fail-above") if fail_above is not None else None
-    options = Options(dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed)
-    with _progress(quiet=as_json) as (progress, _):
+    options = Options(
+        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
+        run_limit=run_limit, seed=seed,
+    )  # fmt: skip
+    with _progress(quiet=as_json) as progress:
         result = audit(model, options, limit=limit, progress=progress)
-    _emit(result, report.audit_text, as_json=as_json)
+    _emit(result, audit_text, as_json=as_json)
     if ceiling is not None and result.original_peak_bytes > ceiling:
         raise LimitExceededError(
             f"the activation peak, {format_bytes(result.original_peak_bytes)}, is above "
@@ -196,25 +257,31 @@ def frontier_command(
     html: option.Html = None,
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
     """Plan for many limits with many planners: memory against time. Writes no model."""
+    from onnxremat.files import write_files
     from onnxremat.frontier_report import frontier_html, frontier_text
     from onnxremat.frontiers import DEFAULT_PLANNERS, frontier
+    from onnxremat.prepare import Options
 
     chosen = DEFAULT_PLANNERS if planners is None else tuple(planners.split(","))
     options = Options(
-        dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit
-    )
-    if html is not None:
-        check_output(model, html)
-    with _progress(quiet=as_json) as (progress, _):
-        result = frontier(model, options, planners=chosen, budgets=budgets, progress=progress)
-    if html is not None:
-        write_file(frontier_html(result).encode(), html)
-    _emit(result, frontier_text, as_json=as_json)
+        dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit,
+        measure_limit=measure_limit, run_limit=run_limit,
+    )  # fmt: skip
+    with _progress(quiet=as_json) as progress:
+        result = frontier(
+            model, options, planners=chosen, budgets=budgets, output=html, progress=progress
+        )
+        if html is not None:
+            page = frontier_html(result).encode()
+            write_files({html: page}, placing=lambda: progress(PLACING))
+    _emit(result, frontier_text, as_json=as_json, written=html)
 
 
 @app.command("verify")
@@ -224,18 +291,25 @@ def verify_command(
     mem: option.LimitToKeep = None,
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
     """Run two models: outputs equal bit for bit, measured peaks, measured times."""
+    from onnxremat.prepare import Options
+    from onnxremat.report import verification_text
     from onnxremat.verification import require, verify_files
 
     limit = parse_limit(mem) if mem is not None else None
-    options = Options(dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed)
-    with _progress(quiet=as_json) as (progress, _):
+    options = Options(
+        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
+        run_limit=run_limit, seed=seed,
+    )  # fmt: skip
+    with _progress(quiet=as_json) as progress:
         result = verify_files(original, rewritten, options, progress=progress)
-    _emit(result, report.verification_text, as_json=as_json)
+    _emit(result, verification_text, as_json=as_json)
     require(result, limit.resolve(result.original_peak_bytes) if limit else None)
 
 
@@ -243,8 +317,9 @@ def verify_command(
 def planners_command(as_json: option.AsJson = False) -> None:
     """List the planners, with the paper of each."""
     from onnxremat.planners import PLANNERS
+    from onnxremat.tables import planners_text
 
-    _emit(tuple(PLANNERS.values()), report.planners_text, as_json=as_json)
+    _emit(tuple(PLANNERS.values()), planners_text, as_json=as_json)
 
 
 @app.callback(invoke_without_command=True)
@@ -257,23 +332,56 @@ def _main(version: option.Version = False) -> None:
 
 
 def main() -> None:
-    """Entry point of the `onnxremat` command: one clear line and an exit code for every error."""
+    """Entry point of the `onnxremat` command: one clear line and an exit code for every error.
+
+    ONNX Runtime is told not to collect telemetry, unless the environment says otherwise: without a
+    home folder it would warn that it cannot store an identity for it.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+    code = _run()
+    INTERRUPTS.finish()
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command that the arguments name; its exit code."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False) or 0
     except OnnxrematError as error:
-        _err.print(f"onnxremat: {error}", markup=False)
-        if "--json" in sys.argv and not _emitted:
-            _out.print_json(json.dumps({"error": str(error), "exit_code": error.exit_code}))
-        sys.exit(error.exit_code)
+        return _failed(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _err.print("onnxremat: interrupted, nothing was written", markup=False)
-        sys.exit(Interrupted.exit_code)
+        code = Interrupted.exit_code
     except typer.Exit as stop:
-        sys.exit(stop.exit_code)
+        code = stop.exit_code
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITABLE:
+            raise
+        _discard(sys.stdout)
+        return _failed(f"cannot write to standard output: {error.strerror}", UsageError.exit_code)
+    except MemoryError:
+        return _failed("this machine has not enough memory for the model", ModelError.exit_code)
     except Exception as error:
         if type(error).__module__.startswith(("click", "typer")) and hasattr(
             error, "format_message"
         ):
-            _err.print(f"onnxremat: {error.format_message()}", markup=False)
-            sys.exit(2)
+            _tell(f"onnxremat: {printable(error.format_message())}")
+            return UsageError.exit_code
         raise
+    if code == Interrupted.exit_code:  # typer returns it for a KeyboardInterrupt
+        return _failed("interrupted, nothing was written", code)
+    return int(code)
+
+
+def _failed(message: str, code: int) -> int:
+    """Say why a command failed, as an object too with --json if no result was printed."""
+    _tell(f"onnxremat: {message}")
+    if "--json" in sys.argv and not INTERRUPTS.told:
+        INTERRUPTS.told = True
+        try:
+            _print_json({"error": message, "exit_code": code})
+        except OSError:
+            _discard(sys.stdout)
+    return code

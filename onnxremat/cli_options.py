@@ -57,7 +57,12 @@ Optimize = Annotated[
 ]
 Dim = Annotated[
     list[str],
-    typer.Option("--dim", metavar="NAME=VALUE", help="Size of a symbolic dimension; repeatable."),
+    typer.Option(
+        "--dim",
+        metavar="NAME=VALUE",
+        help="Size of the dimension of that name in all inputs, or of INPUT:AXIS; * stands for any "
+        "text; repeatable.",
+    ),
 ]
 Inputs = Annotated[
     Path | None,
@@ -108,6 +113,23 @@ TimeLimit = Annotated[
 ]
 TimeLimitEach = Annotated[
     float, typer.Option(min=0.1, max=86400, help="Seconds for each planner and limit.")
+]
+MeasureLimit = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=86400,
+        help="Seconds of measuring scratch, peaks and times, beyond the runs that have to be made; "
+        "what they do not suffice for is estimated, and marked.",
+    ),
+]
+RunLimit = Annotated[
+    float,
+    typer.Option(
+        min=1,
+        max=864000,
+        help="Seconds after which a process that runs the model is held to run for ever.",
+    ),
 ]
 Verify = Annotated[
     bool, typer.Option("--verify/--no-verify", help="Run both models and compare every bit.")

@@ -216,6 +216,16 @@ def _pooling(call: _Call) -> int:
     return prod(call.out_shape()) * prod(call.numbers("kernel_shape"))
 
 
+def _interpolation(call: _Call) -> int:
+    """So many operations an element as the kernels take time for (measured): they look up where
+    each lies, and work out the weights of a cubic for every one."""
+    mode = call.text("mode") or ("linear" if call.node.op_type == "GridSample" else "nearest")
+    return _INTERPOLATION.get(mode, 40) * prod(call.out_shape())
+
+
+_INTERPOLATION = {"linear": 100, "bilinear": 100, "cubic": 6_000, "bicubic": 6_000}
+
+
 def _local_response(call: _Call) -> int:
     """A window of `size` squares for each element, a power and a division."""
     return prod(call.shape(0)) * (2 * call.number("size", 5) + _FUNCTION)
@@ -302,6 +312,7 @@ _FORMULAS = _table(
         _per_output(_FUNCTION),
         "Exp Log Erf Tanh Sigmoid Softplus Elu Selu Celu Mish Swish Pow Sin Cos Tan Asin Acos Atan "
         "Sinh Cosh Asinh Acosh Atanh Gelu BiasGelu FastGelu QuickGelu GeluGrad FastGeluGrad "
-        "QLinearSigmoid Resize Upsample GridSample",
+        "QLinearSigmoid",
     ),
+    (_interpolation, "Resize Upsample GridSample"),
 )

@@ -1,16 +1,25 @@
 """The errors onnxremat raises, and the exit code each one ends the command with.
 
-Every error carries one line for people. "Proved impossible", "no plan in time" and "not
+Every error carries one line for people, of bounded length and with nothing in it that a terminal
+obeys, whatever names of a model it cites. "Proved impossible", "no plan in time" and "not
 supported" are different classes, because what the user can do about each is different.
 """
 
 from typing import ClassVar
+
+from onnxremat.text import printable
+
+LONGEST_MESSAGE = 2000
+"""Characters of a message; the middle of a longer one is left out."""
 
 
 class OnnxrematError(Exception):
     """Base of every error raised on purpose. `exit_code` is what the command line returns."""
 
     exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message, LONGEST_MESSAGE))
 
 
 class UsageError(OnnxrematError):

@@ -5,7 +5,8 @@ from html import escape
 from itertools import pairwise
 
 from onnxremat.frontiers import Frontier, Point
-from onnxremat.report import columns, table
+from onnxremat.tables import columns, table
+from onnxremat.text import printable
 from onnxremat.units import format_bytes
 
 COLOURS = ("#0b62a4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#66a61e", "#a6761d", "#666666")
@@ -74,7 +75,7 @@ def _best(result: Frontier) -> str:
 
 def frontier_html(result: Frontier) -> str:
     """A page with the plot and the text of `frontier_text`."""
-    name = escape(result.model.name)
+    name = escape(printable(result.model.name))
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from onnxremat.auditing import Floor, find_floor
 from onnxremat.errors import ModelError, UsageError
+from onnxremat.files import check_outputs
 from onnxremat.graph import Graph
-from onnxremat.importer import import_model, infer_types
+from onnxremat.importer import LoadedModel, import_model, infer_types, load
 from onnxremat.memory import profile
 from onnxremat.plan import Limits, PlanStatus, Problem
 from onnxremat.planners import PLANNERS
@@ -21,14 +22,15 @@ from onnxremat.prepare import (
     Options,
     ProgressReport,
     Subject,
+    feed_for,
     prepare,
-    prepare_feed,
     prepare_planner,
     silent,
 )
+from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES
 from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
 from onnxremat.schedule import given_order, with_eager_ops
-from onnxremat.tiling import choose_regions
+from onnxremat.tiling import Tiling, choose_regions
 from onnxremat.units import format_bytes
 from onnxremat_rewriters.release import release
 
@@ -92,20 +94,24 @@ def frontier(
     *,
     planners: Sequence[str] = DEFAULT_PLANNERS,
     budgets: int = DEFAULT_BUDGETS,
+    output: Path | None = None,
     progress: ProgressReport = silent,
 ) -> Frontier:
     """Plan for the smallest peak, and for `budgets` between that and the model's own peak.
 
     Each plan has `options.time_limit` seconds: there are planners x (budgets + 1) of them.
-    A model with ops that the runtime does not know is planned without a run (see `note`). Raises
-    UsageError or ModelError.
+    A model with ops that the runtime does not know is planned without a run (see `note`). `output`
+    is a file that the caller is going to write: refused before anything runs if it cannot be, or if
+    it is an input. Raises UsageError or ModelError.
     """
     options = options or Options()
     for name in planners:
         if name not in (*PLANNERS, TILES):
             known = ", ".join((*PLANNERS, TILES))
             raise UsageError(f"--planners: there is no {name!r}; there are {known}")
-    graph, subject, note = _graph(model, options, progress)
+    loaded = load(model)
+    check_outputs(loaded, options.inputs, (output,))
+    graph, subject, note = _graph(loaded, options, progress)
     if not graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to plan")
     own = with_eager_ops(graph, given_order(graph))
@@ -128,7 +134,7 @@ def frontier(
 
 
 def _graph(
-    model: Path, options: Options, progress: ProgressReport
+    loaded: LoadedModel, options: Options, progress: ProgressReport
 ) -> tuple[Graph, Subject | None, str]:
     """The graph of a run and what was run; or of no run, and a note that says so, if the runtime
     lacks an op.
@@ -137,7 +143,7 @@ def _graph(
     UsageError or ModelError.
     """
     try:
-        subject = prepare(model, options, progress)
+        subject = prepare(loaded, options, progress)
         return subject.imported.graph, subject, ""
     except ModelError as error:
         op = _unknown_op(str(error))
@@ -145,7 +151,7 @@ def _graph(
             raise
     progress("importing the model without a run")
     note = f"planned without a run, workspace unknown (counted as 0): ONNX Runtime cannot run {op}"
-    return _graph_without_run(model, options), None, note
+    return _graph_without_run(loaded, options), None, note
 
 
 def _unknown_op(message: str) -> str | None:
@@ -154,9 +160,9 @@ def _unknown_op(message: str) -> str | None:
     return next((match[1] for match in found if match), None)
 
 
-def _graph_without_run(path: Path, options: Options) -> Graph:
+def _graph_without_run(loaded: LoadedModel, options: Options) -> Graph:
     """The graph of the released model by inferred types. Raises UsageError or ModelError."""
-    feed = prepare_feed(path, options)
+    feed = feed_for(loaded, options)
     loaded = replace(feed.loaded, model=release(feed.loaded.model).model)
     imported = import_model(
         loaded,
@@ -203,8 +209,7 @@ class _Runs:
         tiling = choose_regions(
             self.subject,
             budget,
-            threads=self.options.exact_threads,
-            allow_rounding=False,
+            Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, self.options.exact_threads, False),
             seconds=self.options.time_limit,
         )
         why = "" if tiling.regions or not tiling.reasons else tiling.reasons[0]

@@ -42,7 +42,11 @@ class MemoryRules:
 
     def nbytes(self, tensor: Tensor) -> int:
         """Bytes that a buffer for `tensor` takes."""
-        return -(-tensor.nbytes // self.alignment_bytes) * self.alignment_bytes
+        return self.buffer_bytes(tensor.nbytes)
+
+    def buffer_bytes(self, nbytes: int) -> int:
+        """Bytes that a buffer for so many takes."""
+        return -(-nbytes // self.alignment_bytes) * self.alignment_bytes
 
     def constant_bytes(self, graph: Graph) -> int:
         """Bytes held through the whole run, whatever the schedule."""

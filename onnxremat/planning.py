@@ -4,7 +4,8 @@ The planner minimises a model of memory, which is additive; the runtime's alloca
 emulated once a plan is finished (`expect`); the runtime itself is the truth (`measure`). The
 model's error on the model's own order is taken off the limit first; as long as a plan is expected
 to take, or takes, more than the limit, the target is lowered by the excess and planned again, from
-what was found so far. All rounds share the seconds of one `PlanningTime`.
+what was found so far. All rounds share the seconds of one `PlanningTime`. Where that misses,
+the search for the smallest peak may still keep the limit (`smallest_within`).
 """
 
 import time
@@ -27,22 +28,35 @@ FIRST_SHARE, LATER_SHARE = 0.9, 0.5
 SMALLEST_SECONDS = 3.0
 """For the smallest peak that is named where a limit is impossible."""
 
+ALIKE = 0.02
+"""Of plans within this share of the smallest peak, the fastest is the one."""
+
+SMALLEST_SHARE = 0.85
+"""Of the seconds that are left, for the smallest peak; the rest is for a faster plan of about that
+peak."""
+
 OVER_SHARE = 0.01
 """Where less than this share of the seconds is left, time is over: nothing could be done in it."""
 
 
 class PlanningTime:
     """The seconds of a time limit: they pass while something is planned (`passing`), not while
-    models run or are measured. Those of a `part` are its parent's, too."""
+    models run or are measured. Those of a `part` are its parent's, too.
+
+    `now` is the clock of planners; `busy` that of what one thread does, which counts no seconds
+    while others have the processor, so that it ends at about the same place each time.
+    """
 
     def __init__(
         self,
         seconds: float,
         now: Callable[[], float] = time.monotonic,
         parent: "PlanningTime | None" = None,
+        busy: Callable[[], float] = time.thread_time,
     ) -> None:
         self.seconds = seconds
         self._now = now
+        self._busy = busy
         self._parent = parent
         self._passed = 0.0
 
@@ -75,16 +89,21 @@ class PlanningTime:
 
     def part(self, share: float) -> "PlanningTime":
         """A share of what is left."""
-        return PlanningTime(share * self.left_seconds, self._now, self)
+        return PlanningTime(share * self.left_seconds, self._now, self, self._busy)
+
+    def share(self, share: float) -> "PlanningTime":
+        """A share of all, or what is left if that is less."""
+        return PlanningTime(share * self.seconds, self._now, self, self._busy)
 
     @contextmanager
-    def passing(self) -> Iterator[None]:
-        """Inside, time passes."""
-        began = self._now()
+    def passing(self, *, busy: bool = False) -> Iterator[None]:
+        """Inside, time passes; with `busy` only while this thread has the processor."""
+        now = self._busy if busy else self._now
+        began = now()
         try:
             yield
         finally:
-            self._pass(self._now() - began)
+            self._pass(now() - began)
 
     def _pass(self, seconds: float) -> None:
         self._passed += seconds
@@ -93,13 +112,31 @@ class PlanningTime:
 
 
 class PlanMissedError(NoPlanFoundError):
-    """No plan was found in time. `found` says what was instead, `schedule` is the last one that was
-    tried, worth going on from."""
+    """No plan was found in time. `found` says what was instead, `peak_bytes` is the smallest peak,
+    `schedule` the last one that was tried, worth going on from."""
 
-    def __init__(self, message: str, found: str, schedule: Schedule) -> None:
+    def __init__(self, message: str, found: str, peak_bytes: int, schedule: Schedule) -> None:
         super().__init__(message)
         self.found = found
+        self.peak_bytes = peak_bytes
         self.schedule = schedule
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What is known of the runtime that plans are for.
+
+    `bound` is proved for whatever is measured. None: nothing is, and what is measured may even be
+    below a plan's own peak. `error_bytes` is what the runtime takes beyond the model of memory.
+    `expect` predicts a plan's measure, `tolerance` is the share by which predictions err; `measure`
+    is the truth.
+    """
+
+    bound: PeakBound | None
+    error_bytes: int
+    expect: Callable[[Plan], int]
+    tolerance: float
+    measure: Callable[[Plan], int]
 
 
 @dataclass(frozen=True)
@@ -116,21 +153,14 @@ def plan_within(
     planner: Planner,
     limits: Limits,
     clock: PlanningTime,
+    runtime: Runtime,
     *,
-    bound: PeakBound | None,
-    error_bytes: int,
-    expect: Callable[[Plan], int],
-    tolerance: float,
-    measure: Callable[[Plan], int],
     rewriters: str,
 ) -> Attempt:
-    """A plan of which `measure` says that it keeps `problem.budget_bytes`.
+    """A plan that keeps `problem.budget_bytes` where it is measured.
 
-    `bound` is proved for whatever is measured. None: nothing is, and what is measured may even be
-    below a plan's own peak. `error_bytes` is what the runtime takes beyond the model of memory.
-    `expect` predicts a plan's measure: one that is expected to take too much, by more than the
-    share `tolerance` by which predictions err, is not measured but planned again, unless it was the
-    last chance. Without a budget the planner's smallest peak is measured once.
+    One that is expected to take too much, by more than predictions err, is not measured but planned
+    again, unless it was the last chance. Without a budget: `smallest_within`.
 
     The planner has the seconds of `clock`, not those of `limits`: the first round most of them, the
     others a part of the rest and what was planned before as a start; none begins when time is over.
@@ -138,20 +168,15 @@ def plan_within(
     allowed, or NoPlanFoundError with the smallest peak.
     """
 
-    def plan_for(target: int | None, seconds: float, starts: tuple[Schedule, ...] = ()) -> Plan:
-        asked = replace(problem, budget_bytes=target, starts=(*starts, *problem.starts))
-        with clock.passing():
-            return planner(asked, replace(limits, seconds=seconds))
-
     limit = problem.budget_bytes
     if limit is None:
-        plan = plan_for(None, clock.left_seconds)
-        return Attempt(None, plan, measure(plan))
+        return smallest_within(problem, planner, limits, clock, runtime)
+    plan_for, bound = _Timed(problem, planner, limits, clock), runtime.bound
     floor = 0 if bound is None else bound.nbytes
     if bound is not None and floor > limit:
         plan = plan_for(None, min(clock.left_seconds, SMALLEST_SECONDS))
         raise InfeasibleError(_infeasible(limit, bound, plan, rewriters))
-    target = max(floor, limit - max(0, error_bytes))
+    target = max(floor, limit - max(0, runtime.error_bytes))
     smallest_bytes = None
     starts: tuple[Schedule, ...] = ()
     for left in reversed(range(MAX_ROUNDS)):
@@ -161,24 +186,73 @@ def plan_within(
         if bound is not None and plan.peak_bound_bytes > limit:
             proved = PeakBound(plan.peak_bound_bytes, None, f"proved for {plan.scope}")
             raise InfeasibleError(_infeasible(limit, proved, plan, rewriters))
-        taken = max(plan.peak_bytes, expect(plan))
+        taken = max(plan.peak_bytes, runtime.expect(plan))
         last = left == 0 or not plan.meets(target) or target == floor or clock.over
         possible = plan.meets(limit) or bound is None
-        if possible and (taken <= (1 + tolerance) * limit or last):
-            taken = measure(plan)
+        if possible and (taken <= (1 + runtime.tolerance) * limit or last):
+            taken = runtime.measure(plan)
             if taken <= limit:
                 return Attempt(target, plan, taken)
         smallest_bytes = min(taken, smallest_bytes or taken)
         if last:
             break
         target = max(floor, target - (taken - limit))
-    below = f", and none below {format_bytes(floor)} exists" if bound is not None else ""
-    found = f"the smallest peak found is {format_bytes(smallest_bytes or 0)}{below}"
+    raise _missed(limit, smallest_bytes or 0, plan, clock, bound)
+
+
+def smallest_within(
+    problem: Problem, planner: Planner, limits: Limits, clock: PlanningTime, runtime: Runtime
+) -> Attempt:
+    """The plan of the smallest peak that is found, or a faster one of about that peak, measured.
+
+    With a budget this is what keeps it if a search that is directed at it does not: whatever is
+    found without one, in as many seconds, keeps the budget if it can be kept. Raises
+    PlanMissedError if it does not.
+    """
+    plan_for, limit = _Timed(problem, planner, limits, clock), problem.budget_bytes
+    plan = plan_for(None, SMALLEST_SHARE * clock.left_seconds)
+    if plan.extra_time > 0 and not clock.over:
+        most = int((1 + ALIKE) * plan.peak_bytes)
+        if limit is not None:
+            most = min(most, max(plan.peak_bytes, limit - max(0, runtime.error_bytes)))
+        faster = plan_for(most, clock.left_seconds, (plan.schedule,))
+        if faster.meets(most) and faster.time_cost < plan.time_cost:
+            plan = faster
+    taken = runtime.measure(plan)
+    if limit is not None and taken > limit:
+        raise _missed(limit, taken, plan, clock, runtime.bound)
+    return Attempt(None, plan, taken)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A planner whose time passes on a clock."""
+
+    problem: Problem
+    planner: Planner
+    limits: Limits
+    clock: PlanningTime
+
+    def __call__(
+        self, target: int | None, seconds: float, starts: tuple[Schedule, ...] = ()
+    ) -> Plan:
+        given = (*starts, *self.problem.starts)
+        asked = replace(self.problem, budget_bytes=target, starts=given)
+        with self.clock.passing():
+            return self.planner(asked, replace(self.limits, seconds=seconds))
+
+
+def _missed(
+    limit: int, peak_bytes: int, plan: Plan, clock: PlanningTime, bound: PeakBound | None
+) -> PlanMissedError:
+    below = "" if bound is None else f", and none below {format_bytes(bound.nbytes)} exists"
+    found = f"the smallest peak found is {format_bytes(peak_bytes)}{below}"
     scope = f" ({plan.scope})" if plan.scope else ""
-    raise PlanMissedError(
+    return PlanMissedError(
         f"no plan within {format_bytes(limit)} was found {clock.said()}{scope}; {found}; try a "
         "longer --time-limit, another --planner or a higher --mem",
         found,
+        peak_bytes,
         plan.schedule,
     )
 

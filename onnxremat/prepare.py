@@ -5,6 +5,8 @@
 `audit`, `rewrite` and `verify` all start here.
 """
 
+import math
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,37 +22,39 @@ from onnxremat.importer import (
     LoadedModel,
     ValueType,
     bind_dimensions,
+    declare_sizes,
     import_model,
     infer_types,
     load,
+    open_inputs,
 )
-from onnxremat.planners import compile_kernels, compiled_kernels_cached
+from onnxremat.memory import MemoryRules
+from onnxremat.planners import compile_kernels, compiled_kernels_cached, kernels_kept_where
 from onnxremat.planners._engine import usable_processors
 from onnxremat.runtimes.compare import different_names
 from onnxremat.runtimes.inputs import load_inputs, make_inputs
 from onnxremat.runtimes.measure import in_memory, run_outputs
+from onnxremat.runtimes.measure_time import MEASURE_SECONDS
 from onnxremat.runtimes.optimize import Optimized, optimize_offline
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
-from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
+from onnxremat.runtimes.record import read_record
+from onnxremat.runtimes.rules import EAGER_OPS, VIEW_OPS
+from onnxremat.runtimes.run_limit import RUN_SECONDS, limit_runs
 from onnxremat.runtimes.settle import kept_single, settled
+from onnxremat.runtimes.watching import Listener
 from onnxremat.runtimes.wire import Array
+from onnxremat.stages import COMPILING
 from onnxremat_rewriters.release import Released, release
 from onnxremat_rewriters.stock import is_stock
 from onnxremat_rewriters.substitutes import Replaced, Substitution, substitute
-
-COMPILING = "compiling the planner, once on this machine (about 20 s)"
-"""A stage worth telling even where progress is not shown."""
 
 UNSETTLED = (
     "ONNX Runtime executes other nodes than the model has, and does not say which: what it "
     "measures decides, and plans may miss"
 )
 """Told where a model cannot be settled; planning goes on."""
-
-PLANNING, CHOOSING = "planning", "choosing regions to tile"
-"""The stages that time limits, and that an interruption ends with the best plan so far."""
 
 COST_SOURCES = ("model", "measured")
 SESSIONS = ("recipe", "stock")
@@ -65,6 +69,12 @@ class ProgressReport(Protocol):
     """Called with what is being done, and now and then with how it is going."""
 
     def __call__(self, stage: str, detail: str = "") -> None: ...
+
+
+def stage(progress: ProgressReport, name: str) -> Listener:
+    """Announces a stage; what is returned takes how it is going (see `runtimes.watching`)."""
+    progress(name)
+    return lambda detail: progress(name, detail)
 
 
 def silent(stage: str, detail: str = "") -> None:
@@ -90,11 +100,18 @@ class Options:
     compare.
 
     `time_limit`: the seconds that planners and the choice of tiles have, all together; running,
-    predicting and measuring come on top. Where one op alone exceeds the limit, tiles get them all,
-    and without tiles whole ops do. Otherwise whole ops have 60% (in training graphs 85%; for the
-    smallest peak 40% and 60%), tiles come next, and if those come to nothing, whole ops have what
-    is left. A tenth of what whole ops have is kept for planning again what takes more in the
-    runtime than it was planned to.
+    predicting and measuring come on top. Whole ops come first, tiles next, and whole ops have what
+    is left (`attempts.Shares`). A tenth of what whole ops have is kept for planning again what
+    takes more in the runtime than it was planned to. For the smallest peak some are left unused:
+    a limit that is met with it must be met in as many.
+
+    `measure_limit`: the seconds that measuring the model may take beyond the runs that have to be
+    made: half for counting scratch node by node, a quarter for profiled runs, a quarter for the
+    peaks of the original and the released model. What they do not suffice for is estimated, and
+    the result says so. A model in tiles, or with substitutes, is measured with as many again.
+
+    `run_limit`: the seconds after which a process that runs the model is held to run for ever
+    (see `runtimes.run_limit`; where runs are known to take long, later ones have more).
     """
 
     runtime: str = "ort-cpu"
@@ -110,6 +127,8 @@ class Options:
     allow_ops: tuple[str, ...] = ()
     costs: str = "model"
     time_limit: float = 10.0
+    measure_limit: float = MEASURE_SECONDS
+    run_limit: float = RUN_SECONDS
     threads: int | None = None
     seed: int = 0
     verify: bool = True
@@ -128,6 +147,9 @@ class Options:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise UsageError(f"--seed: {self.seed} is negative")
+        for option, seconds in (("--time-limit", self.time_limit), ("--run-limit", self.run_limit)):
+            if not 0 <= seconds < math.inf:
+                raise UsageError(f"{option}: {seconds} is no number of seconds")
         _require_one_of("--costs", self.costs, COST_SOURCES)
         _require_one_of("--session", self.session, SESSIONS)
         _require_one_of("--runtime", self.runtime, RUNTIMES)
@@ -168,14 +190,16 @@ def _require_one_of(option: str, value: str, known: Sequence[str]) -> None:
 class Feed:
     """A model with everything needed to run it: sizes, inputs and the session recipe.
 
-    `optimized` is there if `loaded` is what the runtime's own optimizations made of the file.
-    `settles`: whether models with these inputs are settled before they are planned.
+    `open_inputs` are the inputs of the file that leave sizes open. `optimized` is there if `loaded`
+    is what the runtime's own optimizations made of the file. `settles`: whether models with these
+    inputs are settled before they are planned.
     """
 
     loaded: LoadedModel
     binding: Binding
     inputs: Mapping[str, Array]
     recipe: Recipe
+    open_inputs: tuple[str, ...] = ()
     optimized: Optimized | None = None
     settles: bool = True
 
@@ -189,7 +213,8 @@ class Subject:
     """A model ready for planning. `profile`, `types` (of values, by name) and `imported` belong to
     the released model, which is settled too: its nodes are those that the runtime executes
     (`runtimes.settle`). `replaced` are nodes for which others stand (`with_substitutes`), `rounded`
-    names of nodes that run in tiles and may round differently there."""
+    names of nodes that run in tiles and may round differently there. `sized`: the model holds for
+    the sizes of the feed only, and its inputs declare them."""
 
     feed: Feed
     released: Released
@@ -198,6 +223,7 @@ class Subject:
     imported: ImportedModel
     replaced: tuple[Replaced, ...] = ()
     rounded: tuple[str, ...] = ()
+    sized: bool = False
 
     @property
     def exact(self) -> bool:
@@ -223,7 +249,9 @@ def prepare_feed(path: Path, options: Options) -> Feed:
 
 
 def feed_for(loaded: LoadedModel, options: Options) -> Feed:
-    """`prepare_feed` for a model that was read already."""
+    """`prepare_feed` for a model that was read already. Its runs are limited from now on."""
+    limit_runs(options.run_limit)
+    _require_scratch()
     dims = dict(options.dims)
     if options.inputs is not None:
         inputs = load_inputs(options.inputs, loaded.model, dims)
@@ -238,7 +266,17 @@ def feed_for(loaded: LoadedModel, options: Options) -> Feed:
         inputs = make_inputs(loaded.model, binding.input_shapes, options.seed)
     recipe = replace(RECIPE, execution_order=ExecutionOrder(options.order))
     recipe = recipe.with_threads(options.threads).with_dimensions(binding.symbols)
-    return Feed(loaded, binding, inputs, recipe)
+    return Feed(loaded, binding, inputs, recipe, tuple(open_inputs(loaded.model)))
+
+
+def _require_scratch() -> None:
+    """Models are run in other processes, which get them in a folder for temporary files."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        raise UsageError(
+            "there is no folder for temporary files that can be written: name one in TMPDIR"
+        ) from None
 
 
 def optimized_feed(feed: Feed, options: Options) -> Feed:
@@ -250,7 +288,8 @@ def optimized_feed(feed: Feed, options: Options) -> Feed:
     level = OptimizationLevel(options.optimize)
     loaded = feed.loaded
     made = optimize_offline(loaded.model, loaded.base_dir, level, feed.recipe)
-    done = replace(feed, loaded=replace(loaded, model=made.model), optimized=made)
+    model = declare_sizes(made.model, feed.binding, {})
+    done = replace(feed, loaded=replace(loaded, model=model), optimized=made)
     if options.verify:
         recipe = replace(feed.recipe, optimization=level)
         expected = run_outputs(feed.source(), feed.inputs, recipe)
@@ -263,16 +302,21 @@ def optimized_feed(feed: Feed, options: Options) -> Feed:
     return done
 
 
-def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> Subject:
-    """Everything that planning needs to know of a model. Runs it a few times.
+def prepare(
+    model: Path | LoadedModel, options: Options, progress: ProgressReport = silent
+) -> Subject:
+    """Everything that planning needs to know of a model: a file, or one that was read already.
+
+    It is run a few times.
 
     Raises UsageError or ModelError, as `prepare_feed`; ModelError too if the runtime refuses it.
     """
     progress("reading the model")
-    feed = prepare_feed(path, options)
+    feed = feed_for(model if isinstance(model, LoadedModel) else load(model), options)
     if is_stock(feed.loaded.model):
         raise ModelError(
-            f"{path} was already rewritten for default session options: take the original"
+            f"{feed.loaded.path} was already rewritten for default session options: take the "
+            "original"
         )
     known = {node.op_type for node in feed.loaded.model.graph.node}
     for op_type in options.allow_ops:
@@ -281,11 +325,22 @@ def prepare(path: Path, options: Options, progress: ProgressReport = silent) -> 
     if options.optimize != OptimizationLevel.NONE:
         progress("optimizing the model")
         feed = optimized_feed(feed, options)
-    progress("running the model to learn sizes, workspace and times")
-    subject = studied(feed, settled_release(feed, release(feed.loaded.model)), options)
+    listener = stage(progress, "running the model to learn sizes, workspace and times")
+    released = settled_release(feed, release(feed.loaded.model))
+    subject = studied(feed, released, options, listener)
     if not subject.settled:
         progress(UNSETTLED)
-    return subject
+    return replace(subject, sized=feed.optimized is not None or _made_for_sizes(feed.loaded.model))
+
+
+def _made_for_sizes(model: onnx.ModelProto) -> bool:
+    """Whether the model was rewritten before and may hold for some sizes only, although it leaves
+    them open (files of older versions do)."""
+    try:
+        record = read_record(model)
+    except UsageError:
+        return True
+    return record is not None and not record.any_size
 
 
 def with_substitutes(
@@ -293,11 +348,13 @@ def with_substitutes(
     options: Options,
     substitutions: Sequence[Substitution],
     threshold_bytes: int,
+    rules: MemoryRules,
 ) -> Subject:
-    """The subject in which substitutes stand for nodes that hold `threshold_bytes` or more."""
+    """The subject in which substitutes stand for nodes that hold `threshold_bytes` or more
+    under `rules`."""
     imported = subject.imported
     held = {
-        imported.op_nodes[v]: op_bytes(imported.graph, RECIPE_RULES, v)
+        imported.op_nodes[v]: op_bytes(imported.graph, rules, v)
         for v in range(len(imported.graph.ops))
     }
     made = substitute(
@@ -309,8 +366,12 @@ def with_substitutes(
     )
     if not made.changed:
         return subject
-    again = studied(subject.feed, release(made.model), options)
-    return replace(again, replaced=subject.replaced + made.replaced)
+    model = made.model
+    if made.sized:
+        model = declare_sizes(model, subject.feed.binding, subject.types)
+    again = studied(subject.feed, release(model), options)
+    sized = subject.sized or made.sized
+    return replace(again, replaced=subject.replaced + made.replaced, sized=sized)
 
 
 def settled_release(feed: Feed, released: Released) -> Released:
@@ -330,19 +391,38 @@ def settled_release(feed: Feed, released: Released) -> Released:
 
 def unsettled(subject: Subject, options: Options) -> Subject:
     """The subject with the nodes of its file, whatever the runtime makes of them."""
-    feed = subject.feed
-    return studied(replace(feed, settles=False), release(feed.loaded.model), options)
+    feed = replace(subject.feed, settles=False)
+    again = studied(feed, release(feed.loaded.model), options)
+    return replace(again, sized=subject.sized)
 
 
-def studied(feed: Feed, released: Released, options: Options) -> Subject:
-    """Run a released model and import it; settled first, if the runtime executes other nodes."""
-    folder = feed.loaded.base_dir
-    run = profile_run(released.model, folder, feed.inputs, feed.recipe)
+def studied(
+    feed: Feed,
+    released: Released,
+    options: Options,
+    listener: Listener | None = None,
+    run: RunProfile | None = None,
+) -> Subject:
+    """Run a released model, unless `run` is known already, and import it; settled first, if the
+    runtime executes other nodes. `listener` hears how the runs are going."""
+
+    def run_profiled(model: onnx.ModelProto) -> RunProfile:
+        return profile_run(
+            model,
+            feed.loaded.base_dir,
+            feed.inputs,
+            feed.recipe,
+            seconds=options.measure_limit,
+            listener=listener,
+        )
+
+    if run is None:
+        run = run_profiled(released.model)
     if feed.settles and not run.is_of(released.model, feed.recipe.execution_order):
         made = settled_release(feed, released)
         if made is not released:
             released = made
-            run = profile_run(released.model, folder, feed.inputs, feed.recipe)
+            run = run_profiled(released.model)
     subject_model = replace(feed.loaded, model=released.model)
     types = infer_types(subject_model, feed.binding, measured_types(released.model, run))
     imported = import_model(
@@ -375,5 +455,6 @@ def measured_types(model: onnx.ModelProto, run: RunProfile) -> dict[str, ValueTy
 def prepare_planner(progress: ProgressReport) -> None:
     """Compile the search if this machine has not done so yet, so that no time limit pays for it."""
     if not compiled_kernels_cached():
-        progress(COMPILING)
+        where = kernels_kept_where() or "once on this machine"
+        progress(f"{COMPILING} (about 30 s), {where}")
         compile_kernels()

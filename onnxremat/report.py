@@ -1,5 +1,6 @@
 """Results as text for people and as plain data for machines."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -9,14 +10,16 @@ from typing import Any
 
 import onnx
 
+from onnxremat.attribution import MeasuredPeak
 from onnxremat.auditing import Audit, HeldTensor
 from onnxremat.plan import PlanStatus
-from onnxremat.planners import PlannerInfo
 from onnxremat.rewriting import RewriteResult
 from onnxremat.runtimes.compare import Rounding
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMethod
 from onnxremat.runtimes.recipe import ExecutionOrder
+from onnxremat.tables import columns, table
+from onnxremat.text import printable
 from onnxremat.tiling import TilingPlan
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat.verification import Verification
@@ -24,8 +27,11 @@ from onnxremat_rewriters.stock import OrderCheck, StockModel, StockResult
 from onnxremat_rewriters.substitutes import Replaced
 
 _HELD_SHOWN = 10
+_ESTIMATED_SHOWN = _BEYOND_SHOWN = 3
+_BEYOND_BYTES = 65536
 _NAME_SHOWN = 48
 _REGIONS_SHOWN = 4
+_SIZES_SHOWN = 3
 _LEFT_OUT = (onnx.ModelProto, StaticPlan, StockModel, OrderCheck)
 
 
@@ -79,13 +85,7 @@ def rewrite_text(result: RewriteResult) -> str:
         )
     if result.static is not None:
         rows.append(("static plan", _static(result.static)))
-    rows.append(
-        ("recomputed", f"{result.recomputed} executions beside {result.nodes_before} nodes")
-    )
-    if result.replaced:
-        rows.append(("replaced", _replaced(result.replaced)))
-    if result.tiling is not None:
-        rows.append(("tiled", _tiled(result.tiling)))
+    rows.extend(_change_rows(result))
     unchanged = result.stock is not None and result.stock.chosen is None
     if plan.one_pass and not unchanged:
         rows.append(("planned time", _planned_time(result)))
@@ -101,6 +101,19 @@ def rewrite_text(result: RewriteResult) -> str:
             rows.append(("", str(result.plan_output)))
         rows.append(("open it with", _opened(result)))
     return table(rows)
+
+
+def _change_rows(result: RewriteResult) -> list[tuple[str, str]]:
+    """What is another in the file, and what follows for other sizes."""
+    rows = [("recomputed", f"{result.recomputed} executions beside {result.nodes_before} nodes")]
+    if result.replaced:
+        rows.append(("replaced", _replaced(result.replaced)))
+    if result.tiling is not None:
+        rows.append(("tiled", _tiled(result.tiling)))
+    if result.sizes:
+        rows.append(("sizes", _sizes(result)))
+    rows.extend(estimated_rows(result.estimated, result.estimated_reason))
+    return rows
 
 
 def _opened(result: RewriteResult) -> str:
@@ -165,6 +178,19 @@ def _tiled(tiling: TilingPlan) -> str:
         parts.append(f"made again in tiles: {', '.join(map(_shown, tiling.recomputed))}")
     parts.append(f"{tiling.nodes_added} nodes more; for {tiling.threads} threads")
     return "; ".join(parts)
+
+
+def _sizes(result: RewriteResult) -> str:
+    """What the file does at other sizes than the planned ones."""
+    shown = [
+        f"{_shown(name)} {list(shape)}"
+        for name, shape in itertools.islice(result.sizes.items(), _SIZES_SHOWN)
+    ]
+    more = len(result.sizes) - len(shown)
+    planned = ", ".join(shown) + (f" and {more} more" if more else "")
+    if result.any_size:
+        return f"{planned}: others run, too, but the limit holds for these"
+    return f"{planned}: declared in the file, which any runtime refuses to run at others"
 
 
 def _planned_time(result: RewriteResult) -> str:
@@ -267,9 +293,15 @@ def audit_text(result: Audit) -> str:
             ("", f"{format_bytes(result.released_peak_bytes)} measured, no unread value held")
         )
     rows.append(("", f"{format_bytes(peak.nbytes)} by the model of memory"))
-    rows.append(("at step", f"{peak.step + 1} of {peak.steps}: {_shown(peak.op)} ({peak.op_type})"))
-    if peak.workspace_bytes:
-        rows.append(("workspace there", format_bytes(peak.workspace_bytes)))
+    own = f"{peak.step + 1} of {peak.steps}: {_shown(peak.op)} ({peak.op_type})"
+    if result.measured_peak is None:
+        rows.append(("at step", own))
+        if peak.workspace_bytes:
+            rows.append(("workspace there", format_bytes(peak.workspace_bytes)))
+    else:
+        rows.extend(_measured_rows(result.measured_peak))
+        rows.append(("by the model at", f"step {own}"))
+    rows.extend(estimated_rows(result.estimated, result.estimated_reason))
     rows.append(("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"))
     rows.append(("reordering alone", _reordered(result)))
     rows.append(("in tiles", _in_tiles(result.tiling)))
@@ -277,7 +309,62 @@ def audit_text(result: Audit) -> str:
         rows.append(
             ("limit", f"{format_bytes(result.limit_bytes)}: {_verdict(result, result.limit_bytes)}")
         )
+    measured = result.measured_peak
+    if measured is not None and measured.op is not None:
+        return "\n\n".join([table(rows), _measured_table(measured)])
     return "\n\n".join([table(rows), _held_table(peak.held)])
+
+
+def _measured_rows(measured: MeasuredPeak) -> list[tuple[str, str]]:
+    """Where the measured peak is, if it is not where the model of memory has its own."""
+    rows = []
+    if measured.op is None:
+        rows.append(("at", f"an unknown node: {measured.reason}"))
+    else:
+        rows.append(("at", f"{_shown(measured.op)} ({measured.op_type}), by counting node by node"))
+        if measured.scratch_bytes:
+            rows.append(
+                ("workspace there", f"{format_bytes(measured.scratch_bytes)} counted, "
+                                    f"{format_bytes(measured.modelled_scratch_bytes)} by the model")
+            )  # fmt: skip
+    beyond = [
+        f"{format_bytes(one.beyond_bytes)} made by {_shown(one.made_by)}"
+        for one in sorted(measured.held, key=lambda one: -one.beyond_bytes)[:_BEYOND_SHOWN]
+        if one.beyond_bytes > _BEYOND_BYTES
+    ]
+    if beyond:
+        rows.append(("not in the model", ", ".join(beyond)))
+    unexplained = measured.unexplained_bytes
+    if measured.op is None or measured.reason:
+        more = "more" if unexplained >= 0 else "less"
+        why = f" than was seen there: {measured.reason}" if measured.op is not None else ""
+        rows.append(("unexplained", f"{format_bytes(abs(unexplained))} {more}{why}"))
+    return rows
+
+
+def estimated_rows(nodes: Sequence[str], reason: str) -> list[tuple[str, str]]:
+    """Which ops' scratch is no measured figure, if there are any."""
+    if not nodes:
+        return []
+    more = len(nodes) - _ESTIMATED_SHOWN
+    named = ", ".join(map(_shown, nodes[:_ESTIMATED_SHOWN])) + (
+        f" and {more} more" if more > 0 else ""
+    )
+    return [("estimated", f"the workspace of {named} ({reason})")]
+
+
+def _measured_table(measured: MeasuredPeak) -> str:
+    header = ("held at the peak", "counted", "by the model", "made by")
+    lines = [
+        (_shown(", ".join(one.values)), format_bytes(one.nbytes), format_bytes(one.modelled_bytes),
+         f"{_shown(one.made_by)} ({one.op_type})")
+        for one in measured.held[:_HELD_SHOWN]
+    ]  # fmt: skip
+    table = columns([header, *lines])
+    rest = measured.held[_HELD_SHOWN:]
+    if rest:
+        table += f"\nand {len(rest)} smaller, {format_bytes(sum(t.nbytes for t in rest))} together"
+    return table
 
 
 def _reordered(result: Audit) -> str:
@@ -327,26 +414,6 @@ def _held_table(held: Sequence[HeldTensor]) -> str:
 
 def _shown(name: str) -> str:
     """A name as a table has room for it; exporters write some that are hundreds of letters long."""
+    name = printable(name)
     half = _NAME_SHOWN // 2
     return name if len(name) <= _NAME_SHOWN else f"{name[:half]}...{name[-half:]}"
-
-
-def planners_text(planners: Sequence[PlannerInfo]) -> str:
-    """The planner table."""
-    return columns([("planner", "what it does", "source"),
-                     *((p.name, p.summary, p.source) for p in planners)])  # fmt: skip
-
-
-def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Labels and texts, one under the other."""
-    width = max(len(label) for label, _ in rows)
-    return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells in columns of equal width."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )

@@ -3,16 +3,19 @@
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
 
-from onnxremat.attempts import Attempts, Planned, substituted
-from onnxremat.auditing import Floor, Peak, find_floor, find_peak
+from onnxremat.attempts import Attempts, substituted
+from onnxremat.auditing import Floor, Peak, estimated_nodes, find_floor, find_peak
 from onnxremat.errors import ModelError, UsageError
-from onnxremat.files import check_external_data, check_output, copy_external_data, write_file
+from onnxremat.files import check_outputs, external_copies, write_files
+from onnxremat.importer import declare_sizes, load
+from onnxremat.interrupts import PLACING
+from onnxremat.outcomes import Planned
 from onnxremat.plan import Plan
 from onnxremat.planners import PLANNERS
 from onnxremat.planning import PlanningTime
@@ -48,11 +51,14 @@ class RewriteResult:
     measured figures of that kind. `peak` and `floor` describe the original in its own order, with
     substitutes for the nodes in `replaced`. `tiling` says which regions run in tiles; then `plan`
     is of the tiled model. It is None where no tiles were needed. `extra_time` is the share of one
-    pass of the model that tiles and recomputation add, by the cost model. `stock` is there for
+    pass of the model that tiles and recomputation add, by the cost model. `sizes` are the planned
+    shapes of the inputs that the original leaves open: with `any_size` the file leaves them open,
+    too, and runs at others; without, it declares them. `stock` is there for
     files for default session options, `static` if a static plan was asked for, and `plan_output` is
     where it was written. `verification` is None with `verify=False`. `planning_seconds` is the time
     from the imported model to the rewritten one, measuring it included. `stopped`: planning was
-    ended early (Ctrl-C), with the best plan so far.
+    ended early (Ctrl-C), with the best plan so far. `estimated` are nodes of the original whose
+    scratch was planned by an estimate, `estimated_reason` says why; `rewritten` is measured anyway.
     """
 
     model: onnx.ModelProto
@@ -72,12 +78,16 @@ class RewriteResult:
     original: PeakMeasurement
     released: PeakMeasurement
     rewritten: PeakMeasurement
+    sizes: Mapping[str, tuple[int, ...]]
+    any_size: bool
     stock: StockResult | None
     static: StaticPlan | None
     plan_output: Path | None
     verification: Verification | None
     planning_seconds: float
     stopped: bool = False
+    estimated: tuple[str, ...] = ()
+    estimated_reason: str = ""
 
 
 def default_output(model: Path, limit: MemoryLimit, options: Options | None = None) -> Path:
@@ -126,8 +136,10 @@ def rewrite(
     `mem` is a limit (`"4MB"`, bytes, `"60%"` of the model's own measured figure, `"min"`) of what
     the target that the options choose limits: the activation peak by default, the resident peak
     with `session="stock"`, the arena with `runtime="generic"`. `output` is written at the very end,
-    under a temporary name first; without it nothing is written. `plan_output` is for the static
-    plan of the result, as JSON. `stop()` turning true ends planning with the best plan so far.
+    with copies of external weights if it is in another folder; without it nothing is written.
+    `plan_output` is for the static plan of the result, as JSON. All of them are written, or none;
+    files that the model needs are refused as outputs before anything runs. `stop()` turning true
+    ends planning with the best plan so far.
 
     Raises UsageError, ModelError, InfeasibleError (proved), NoPlanFoundError (not found in time),
     VerificationError.
@@ -142,26 +154,26 @@ def rewrite(
     plan_target = None if plan_output is None else Path(plan_output)
     if plan_target is not None and options.session == "stock":
         raise UsageError("--emit-plan: with --session stock buffers are placed by the runtime")
-    for written in (target, plan_target):
-        if written is not None:
-            check_output(path, written)
-    if target is not None and plan_target is not None and target.resolve() == plan_target.resolve():
-        raise UsageError(f"cannot write {target}: model and plan need a file each")
-    subject = prepare(path, options, progress)
+    progress("reading the model")
+    loaded = load(path)
+    check_outputs(loaded, options.inputs, (target, plan_target))
+    if target is not None:
+        external_copies(loaded.model, path.parent, target, (plan_target,))
+    subject = prepare(loaded, options, progress)
     if options.verify and not same_from_the_start(subject.feed, subject.released.model):
         progress(UNSETTLED)
         subject = unsettled(subject, options)
-    if target is not None:
-        check_external_data(subject.feed.loaded.model, path, target)
     result = _plan_and_verify(
         subject, limit, options, static=plan_target is not None, progress=progress, stop=stop
     )
     progress("writing")
-    if target is not None:
-        copy_external_data(result.model, path, target)
-        write_file(result.model.SerializeToString(), target)
+    contents, copies = dict[Path, bytes](), dict[Path, Path]()
     if plan_target is not None and result.static is not None:
-        write_file(result.static.as_json().encode(), plan_target)
+        contents[plan_target] = result.static.as_json().encode()
+    if target is not None:
+        copies = external_copies(result.model, path.parent, target, (plan_target,))
+        contents[target] = result.model.SerializeToString()
+    write_files(contents, copies, lambda: progress(PLACING))
     return replace(result, output=target, plan_output=plan_target)
 
 
@@ -178,7 +190,7 @@ def _plan_and_verify(
         raise ModelError("the model computes nothing at run time: there is nothing to plan")
     target = make_target(subject, options, progress)
     budget = limit.resolve(target.original.peak_bytes)
-    whole = target.subject = substituted(subject, options, budget, progress)
+    whole = target.subject = substituted(subject, options, budget, target.rules, progress)
     graph = whole.imported.graph
     mode = ExecutionOrder(options.order)
     peak = find_peak(graph, own_schedule(whole.imported, mode), target.rules)
@@ -199,6 +211,7 @@ def _plan_and_verify(
         tiled = subject.imported.graph
         schedule = as_executed(tiled, plan.schedule, mode)
         made = replace(made, static=emit_plan(tiled, schedule, target.rules, seed=options.seed))
+    shapes = subject.feed.binding.input_shapes
     return RewriteResult(
         model=final,
         output=None,
@@ -213,17 +226,26 @@ def _plan_and_verify(
         floor=find_floor(graph, target.rules),
         nodes_before=len(subject.feed.loaded.model.graph.node),
         recomputed=made.rewritten.recomputed,
-        replaced=whole.replaced,
+        replaced=subject.replaced,
         original=target.original,
         released=target.released,
         rewritten=made.measured,
+        sizes={name: shapes[name] for name in subject.feed.open_inputs},
+        any_size=not _sized(target),
         stock=made.stock,
         static=made.static,
         plan_output=None,
         verification=verification,
         planning_seconds=planning_seconds,
         stopped=stop is not None and stop(),
+        estimated=estimated_nodes(whole),
+        estimated_reason=whole.profile.estimated_reason,
     )
+
+
+def _sized(target: Target) -> bool:
+    """Whether what is written holds for the planned sizes only."""
+    return target.sized or target.subject.sized
 
 
 def _with_record(target: Target, planned: Planned, limit_bytes: int | None) -> onnx.ModelProto:
@@ -236,6 +258,9 @@ def _with_record(target: Target, planned: Planned, limit_bytes: int | None) -> o
     recipe = target.recipe
     if planned.tiling is not None:
         recipe = recipe.with_threads(planned.tiling.threads)
+    model = made.model
+    if _sized(target):
+        model = declare_sizes(model, feed.binding, subject.types)
     record = PlanRecord.of(
         recipe,
         input_shapes=feed.binding.input_shapes,
@@ -248,5 +273,6 @@ def _with_record(target: Target, planned: Planned, limit_bytes: int | None) -> o
         original_sha256=feed.loaded.sha256,
         optimized=optimized,
         exact=subject.exact,
+        any_size=not _sized(target),
     )
-    return attach_record(made.model, record)
+    return attach_record(model, record)

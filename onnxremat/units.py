@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 from onnxremat.errors import UsageError
 
+LARGEST_SIZE = 2**63 - 1
+"""Of a dimension, and of a number of bytes: files and runtimes count in 64 bits, with a sign."""
+
 _UNITS = {
     "": 1, "B": 1,
     "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
 }  # fmt: skip
+_LARGEST_SHARE = 1e6
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*|%)")
 
 
@@ -45,7 +49,10 @@ def parse_bytes(text: str, option: str) -> int:
         raise UsageError(
             f"{option}: {text!r} is not a size; write for example 4MB, 4MiB or 4000000"
         )
-    nbytes = math.floor(float(match[1]) * _UNITS[match[2].upper()])
+    amount = float(match[1]) * _UNITS[match[2].upper()]
+    if amount > LARGEST_SIZE:
+        raise UsageError(f"{option}: {text!r} is more than any machine has")
+    nbytes = math.floor(amount)
     if nbytes <= 0:
         raise UsageError(f"{option}: {text!r} is not a positive size")
     return nbytes
@@ -59,8 +66,10 @@ def parse_limit(text: str | int, option: str = "--mem") -> MemoryLimit:
     match = _NUMBER.fullmatch(written)
     if match is not None and match[2] == "%":
         share = float(match[1]) / 100
-        if share <= 0:
-            raise UsageError(f"{option}: {written!r} is not a positive share of the model's peak")
+        if not 0 < share <= _LARGEST_SHARE:
+            raise UsageError(
+                f"{option}: {written!r} is not a positive share of the model's peak, or a huge one"
+            )
         return MemoryLimit(written, share=share)
     if match is None:
         raise UsageError(

@@ -21,6 +21,7 @@ from onnxremat.prepare import (
     feed_for,
     optimized_feed,
     silent,
+    stage,
 )
 from onnxremat.runtimes.compare import Rounding, different_names, rounding
 from onnxremat.runtimes.measure import (
@@ -31,6 +32,7 @@ from onnxremat.runtimes.measure import (
     measure_times,
     run_outputs,
 )
+from onnxremat.runtimes.measure_time import MEASURE_SECONDS, PEAK_SHARE, TIMES_SHARE
 from onnxremat.runtimes.order import is_constant
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import inner_nodes, seen_run
@@ -100,8 +102,11 @@ def verify(
     progress: ProgressReport = silent,
     measured: tuple[PeakMeasurement, PeakMeasurement] | None = None,
     reference: ModelSource | None = None,
+    measure_limit: float = MEASURE_SECONDS,
 ) -> Verification:
     """Run both models: outputs, order, peaks (`measured` if they are known already), times.
+
+    Peaks and times are taken from fewer runs where more would take longer than `measure_limit`.
 
     `reference`: the model whose bits count, if that is not the original.
 
@@ -120,14 +125,26 @@ def verify(
     apart = None if reference is None else rounding(run_outputs(old, inputs, recipe), got)
     progress("comparing the executed order with the plan")
     in_order = executed_as_written(rewritten, inputs, recipe)
-    progress("measuring memory")
     if measured is None:
-        before = measure_activation(old, inputs, recipe)
-        after = measure_activation(new, inputs, recipe)
+        before, after = (
+            measure_activation(
+                model,
+                inputs,
+                recipe,
+                seconds=PEAK_SHARE * measure_limit,
+                listener=stage(progress, f"measuring the memory of the {name} model"),
+            )
+            for name, model in (("original", old), ("rewritten", new))
+        )
     else:
         before, after = measured
-    progress("measuring times")
-    times = measure_times([old, new], inputs, [recipe, recipe])
+    times = measure_times(
+        [old, new],
+        inputs,
+        [recipe, recipe],
+        seconds=TIMES_SHARE * measure_limit,
+        listener=stage(progress, "measuring times"),
+    )
     return Verification(
         different,
         deterministic,
@@ -173,7 +190,8 @@ def verify_files(
 
     A file for default session options is measured and compared under those (`verify_stock`); one
     of an optimized model is compared with the original optimized alike. Raises UsageError if the
-    rewritten file was not made by onnxremat, or for other inputs than the original's.
+    rewritten file was not made by onnxremat, for other inputs than the original's, or for other
+    sizes than are to be compared, if it runs at no others.
     """
     progress("reading the models")
     old, new = load(original), load(rewritten)
@@ -190,14 +208,14 @@ def verify_files(
         raise UsageError(f"{reason}: they have different inputs ({names})")
     if not options.dims and options.inputs is None:
         options = replace(options, dims=_planned_dims(old, record))
-    feed, other = feed_for(old, options), feed_for(new, options)
-    for name, shape in record.input_shapes.items():
-        given = feed.binding.input_shapes.get(name)
-        if given is not None and tuple(given) != tuple(shape):
-            raise UsageError(
-                f"{rewritten} was planned for input {name!r} of shape {list(shape)}, not "
-                f"{list(given)}: rewrite the original for these sizes"
-            )
+    feed = feed_for(old, options)
+    given = feed.binding.input_shapes
+    if record.any_size and record.recipe.free_dimensions:
+        recipe = record.recipe.with_dimensions(feed.binding.symbols)
+        record = replace(record, recipe=recipe)
+    if not record.any_size:
+        _require_planned(rewritten, record, given)
+    other = feed_for(new, replace(options, dims=_addressed(given)))
     result = _compared(feed, other, record, options, progress)
     return replace(result, other_model=other_model, promised_bytes=record.measured_peak_bytes)
 
@@ -211,11 +229,25 @@ def _compared(
         recipe = recipe.with_threads(options.threads)
     if record.recipe.optimization is not OptimizationLevel.NONE:
         recipe = record.recipe if options.threads is None else STOCK.with_threads(options.threads)
-        result = verify_stock(feed.loaded, other.loaded, feed.inputs, recipe, progress=progress)
+        result = verify_stock(
+            feed.loaded,
+            other.loaded,
+            feed.inputs,
+            recipe,
+            progress=progress,
+            measure_limit=options.measure_limit,
+        )
         return result if record.exact else _rounded(result, feed, other, recipe)
     if record.optimized is not None:
         feed = optimized_feed(feed, replace(options, optimize=record.optimized.level))
-    result = verify(feed.loaded, other.loaded, feed.inputs, recipe, progress=progress)
+    result = verify(
+        feed.loaded,
+        other.loaded,
+        feed.inputs,
+        recipe,
+        progress=progress,
+        measure_limit=options.measure_limit,
+    )
     return result if record.exact else _rounded(result, feed, other, recipe)
 
 
@@ -228,12 +260,26 @@ def _ranks(loaded: LoadedModel) -> dict[str, int]:
 def _planned_dims(original: LoadedModel, record: PlanRecord) -> dict[str, int]:
     """The sizes that were planned for, of the inputs that the original leaves open."""
     given = {value.name for value in given_inputs(original.model.graph)}
+    planned = record.input_shapes
+    return _addressed({name: planned[name] for name in planned if name in given})
+
+
+def _addressed(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Sizes by INPUT:AXIS, whether a file leaves them open or not."""
     return {
-        f"{name}:{axis}": size
-        for name, shape in record.input_shapes.items()
-        if name in given
-        for axis, size in enumerate(shape)
+        f"{name}:{axis}": size for name, shape in shapes.items() for axis, size in enumerate(shape)
     }
+
+
+def _require_planned(
+    rewritten: Path, record: PlanRecord, given: Mapping[str, tuple[int, ...]]
+) -> None:
+    for name, shape in record.input_shapes.items():
+        if name in given and tuple(given[name]) != tuple(shape):
+            raise UsageError(
+                f"{rewritten} was planned for input {name!r} of shape {list(shape)}, not "
+                f"{list(given[name])}: rewrite the original for these sizes"
+            )
 
 
 def _rounded(result: Verification, original: Feed, rewritten: Feed, recipe: Recipe) -> Verification:
@@ -253,6 +299,7 @@ def verify_stock(
     recipe: Recipe,
     *,
     progress: ProgressReport = silent,
+    measure_limit: float = MEASURE_SECONDS,
 ) -> Verification:
     """`verify` for a file that is opened with default options: its peaks are resident memory.
 
@@ -283,8 +330,13 @@ def verify_stock(
         resident_peak(measure_session(one.model, one.base_dir, inputs, recipe, repeats=2))
         for one in (original, rewritten)
     )
-    progress("measuring times")
-    times = measure_times([old, new], inputs, [recipe, recipe])
+    times = measure_times(
+        [old, new],
+        inputs,
+        [recipe, recipe],
+        seconds=TIMES_SHARE * measure_limit,
+        listener=stage(progress, "measuring times"),
+    )
     return Verification(
         different,
         deterministic,

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from onnxremat import attempts, rewriting
-from onnxremat.attempts import ORDER_SHARE, REGIONS_SHARE, WHOLE_SHARE
-from onnxremat.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.attempts import ONLY_TILES, UNTILED, USUAL
+from onnxremat.errors import NoPlanFoundError
 from onnxremat.plan import Limits, Plan, Planner, Problem, make_plan
-from onnxremat.planning import FIRST_SHARE, SMALLEST_SECONDS, PlanningTime
-from onnxremat.prepare import Options, Subject
+from onnxremat.planning import FIRST_SHARE, SMALLEST_SECONDS, SMALLEST_SHARE, PlanningTime
+from onnxremat.prepare import Options
 from onnxremat.rewriting import rewrite
 from onnxremat.schedule import given_order
 from onnxremat.tiling import TilingPlan
@@ -29,6 +29,7 @@ class Used:
         self.now_seconds = 0.0
         self.given: list[tuple[str, float]] = []
         self.starts: list[int] = []
+        self.budgets: list[int | None] = []
         self.late = late
 
     def now(self) -> float:
@@ -42,13 +43,17 @@ class Used:
         def plan(problem: Problem, limits: Limits) -> Plan:
             self._use(name, limits.seconds)
             self.starts.append(len(problem.starts))
+            self.budgets.append(problem.budget_bytes)
             return make_plan(problem, given_order(problem.graph), name, peak_bound_bytes=0)
 
         return plan
 
-    def choose_regions(
-        self, subject: Subject, *_: object, seconds: float, **__: object
-    ) -> TilingPlan:
+    def search(self, *_: object) -> "Used":
+        """In the place of `TileSearch`: finds nothing."""
+        return self
+
+    def plan(self, budget_bytes: int | None, seconds: float) -> TilingPlan:
+        del budget_bytes
         self._use("tiles", seconds)
         reasons = () if self.late else ("no part of the model can be cut",)
         return TilingPlan((), 0, 0, 0, 1, 0, 1, False, reasons=reasons, late=self.late)
@@ -64,43 +69,47 @@ def used(monkeypatch: pytest.MonkeyPatch, *, late: bool = False) -> Used:
     made = Used(late=late)
     planners = {name: SimpleNamespace(function=made.planner(name)) for name in ("auto", "reorder")}
     monkeypatch.setattr(attempts, "PLANNERS", planners)
-    monkeypatch.setattr(attempts, "choose_regions", made.choose_regions)
-    monkeypatch.setattr(rewriting, "PlanningTime", lambda seconds: PlanningTime(seconds, made.now))
+    monkeypatch.setattr(attempts, "TileSearch", made.search)
+    monkeypatch.setattr(
+        rewriting, "PlanningTime", lambda seconds: PlanningTime(seconds, made.now, busy=made.now)
+    )
     return made
 
 
 def test_a_missed_limit_takes_the_seconds_once(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole ops, tiles, and whole ops again from what they had."""
+    """Whole ops, tiles, and whole ops again, now for the smallest peak, from what they had."""
     seen = used(monkeypatch)
     with pytest.raises(NoPlanFoundError, match="no part of the model can be cut") as error:
         rewrite(model, MISSED, OPTIONS)
-    whole = 100 * WHOLE_SHARE * FIRST_SHARE
-    order = ORDER_SHARE * (100 - whole)
-    tiles = REGIONS_SHARE * (100 - whole - order)
+    whole, order, tiles = 100 * USUAL.whole * FIRST_SHARE, 100 * USUAL.order, 100 * USUAL.tiles
     rest = 100 - whole - order - tiles
     names, seconds = zip(*seen.given, strict=True)
     assert names == ("auto", "reorder", "tiles", "auto")
-    assert seconds == pytest.approx((whole, order, tiles, FIRST_SHARE * rest))
+    assert seconds == pytest.approx((whole, order, tiles, SMALLEST_SHARE * rest))
     assert seen.starts == [1, 0, 2]
-    assert "try a longer --time-limit" in str(error.value)
+    assert seen.budgets[0] is not None and seen.budgets[1:] == [None, None]
+    assert "the smallest peak found is" in str(error.value)
 
 
 def test_where_one_op_exceeds_the_limit_tiles_come_first(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = used(monkeypatch)
-    with pytest.raises(InfeasibleError, match="can be cut"):
+    with pytest.raises(NoPlanFoundError, match="can be cut"):
         rewrite(model, IMPOSSIBLE, OPTIONS)
-    assert seen.given == [("reorder", 20), ("tiles", 60), ("auto", SMALLEST_SECONDS)]
+    order, tiles = ("reorder", 100 * USUAL.order), ("tiles", pytest.approx(100 * ONLY_TILES))
+    assert seen.given == [order, tiles, ("auto", SMALLEST_SECONDS)]
 
 
 def test_without_tiles_whole_ops_have_all(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = used(monkeypatch)
     with pytest.raises(NoPlanFoundError):
         rewrite(model, MISSED, replace(OPTIONS, tiling=False))
-    assert seen.given == [("auto", 100 * FIRST_SHARE)]
+    first = 100 * UNTILED.whole * FIRST_SHARE
+    rest = 100 - first
+    assert seen.given == [("auto", first), ("auto", pytest.approx(SMALLEST_SHARE * rest))]
 
 
 def test_a_limit_that_is_met_takes_one_plan(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,16 +118,37 @@ def test_a_limit_that_is_met_takes_one_plan(model: Path, monkeypatch: pytest.Mon
     assert [name for name, _ in seen.given] == ["auto"]
 
 
-def test_tiles_that_had_no_time_prove_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    used(monkeypatch, late=True)
-    with pytest.raises(NoPlanFoundError, match="no tiles were found that help; try a longer"):
-        rewrite(model, IMPOSSIBLE, OPTIONS)
-
-
-def test_the_smallest_peak_takes_the_seconds_once(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("late", [False, True])
+def test_a_search_that_found_nothing_proves_nothing(
+    model: Path, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
+    used(monkeypatch, late=late)
+    with pytest.raises(NoPlanFoundError, match="no tiles were found that help") as error:
+        rewrite(model, IMPOSSIBLE, OPTIONS)
+    assert ("try a longer" in str(error.value)) is late
+
+
+@pytest.mark.parametrize(
+    ("options", "shares"),
+    [
+        (OPTIONS, USUAL),
+        (OPTIONS, attempts.TRAINING),
+        (replace(OPTIONS, tiling=False), UNTILED),
+    ],
+)
+def test_a_limit_has_the_seconds_of_the_smallest_peak(
+    model: Path, monkeypatch: pytest.MonkeyPatch, options: Options, shares: attempts.Shares
+) -> None:
+    """Each search that `min` has is a part of planning for a limit, with as many seconds."""
+    monkeypatch.setattr(attempts.Attempts, "_shares", lambda *_: shares)
     seen = used(monkeypatch)
-    rewrite(model, "min", OPTIONS)
-    assert [name for name, _ in seen.given] == ["auto", "reorder", "tiles", "auto"]
-    assert sum(seconds for _, seconds in seen.given) == pytest.approx(100)
+    rewrite(model, "min", options)
+    smallest = dict(seen.given)
+    seen = used(monkeypatch)
+    with pytest.raises(NoPlanFoundError):
+        rewrite(model, MISSED, options)
+    assert set(smallest) == ({"auto", "reorder", "tiles"} if options.tiling else {"auto"})
+    assert seen.budgets[-1] is None
+    assert sum(seconds for _, seconds in seen.given) <= 100
+    for name, seconds in smallest.items():
+        assert dict(seen.given)[name] >= seconds

@@ -6,6 +6,7 @@ import pytest
 
 from onnxremat.bounds import peak_bound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.graph import Graph, Op, Tensor, TensorKind
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Limits, Plan, Planner, PlanStatus, Problem, make_plan
 from onnxremat.planning import (
@@ -13,9 +14,11 @@ from onnxremat.planning import (
     Attempt,
     PlanMissedError,
     PlanningTime,
+    Runtime,
     plan_within,
+    smallest_within,
 )
-from onnxremat.schedule import given_order
+from onnxremat.schedule import Schedule, given_order
 from tests.graphs import chain
 
 LIMITS = Limits()
@@ -41,13 +44,14 @@ def within(
         planner,
         LIMITS,
         clock or PlanningTime(1),
-        bound=peak_bound(problem.graph, problem.rules),
-        error_bytes=error_bytes,
-        expect=expect,
-        tolerance=tolerance,
-        measure=measure,
+        Runtime(peak_bound(problem.graph, problem.rules), error_bytes, expect, tolerance, measure),
         rewriters="reordering",
     )
+
+
+def unproved(measure: Callable[[Plan], int]) -> Runtime:
+    """A runtime of which nothing is proved and nothing predicted."""
+    return Runtime(None, 0, lambda plan: 0, 0, measure)
 
 
 def test_a_plan_that_measures_within_the_limit_is_taken() -> None:
@@ -233,9 +237,8 @@ def test_without_a_bound_nothing_is_said_to_be_impossible() -> None:
     problem = Problem(PROBLEM.graph, PROBLEM.rules, budget_bytes=900)
     with pytest.raises(NoPlanFoundError) as error:
         plan_within(
-            problem, planner, LIMITS, PlanningTime(1), bound=None, error_bytes=0, expect=lambda plan: 0,
-            tolerance=0, measure=lambda plan: 901, rewriters="r",
-        )  # fmt: skip
+            problem, planner, LIMITS, PlanningTime(1), unproved(lambda plan: 901), rewriters="r"
+        )
     assert "exists" not in str(error.value)
 
 
@@ -243,9 +246,8 @@ def test_without_a_bound_a_plan_above_the_limit_may_still_measure_below() -> Non
     """Fused ops, for one, take less than the model of memory says."""
     problem = Problem(PROBLEM.graph, PROBLEM.rules, budget_bytes=900)
     attempt = plan_within(
-        problem, planner, LIMITS, PlanningTime(1), bound=None, error_bytes=0, expect=lambda plan: 0,
-        tolerance=0, measure=lambda plan: 800, rewriters="r",
-    )  # fmt: skip
+        problem, planner, LIMITS, PlanningTime(1), unproved(lambda plan: 800), rewriters="r"
+    )
     assert attempt.measured_bytes == 800
 
 
@@ -254,3 +256,50 @@ def test_without_a_budget_the_smallest_is_measured_once() -> None:
     attempt = within(problem, error_bytes=9, measure=lambda plan: 7)
     assert (attempt.target_bytes, attempt.measured_bytes) == (None, 7)
     assert attempt.plan.status is PlanStatus.OPTIMAL
+
+
+def kept_or_made_again(nbytes: int) -> Graph:
+    """Of op0's `nbytes`, read by op1 and op3, whoever makes them again saves them while op2 runs,
+    which needs 2,000 bytes."""
+    sizes = (1, nbytes, 1000, 1000, 1)
+    kinds = (TensorKind.INPUT, *(TensorKind.ACTIVATION,) * 4)
+    named = enumerate(zip(sizes, kinds, strict=True))
+    tensors = tuple(Tensor(f"t{i}", (size,), "uint8", size, kind) for i, (size, kind) in named)
+    reads = ((0,), (1,), (2,), (1, 3))
+    ops = tuple(Op(f"op{i}", "Op", read, (i + 1,), cost=10) for i, read in enumerate(reads))
+    return Graph(tensors, ops, (0,), (4,))
+
+
+def frugal(problem: Problem, limits: Limits) -> Plan:
+    """Without a budget op0 runs again; with one every op runs once."""
+    steps = (0, 1, 2, 3) if problem.budget_bytes is not None else (0, 1, 2, 0, 3)
+    return make_plan(problem, Schedule(steps), "test", peak_bound_bytes=0)
+
+
+@pytest.mark.parametrize(("nbytes", "alike"), [(30, True), (100, False)])
+def test_of_about_the_smallest_peak_the_fastest_is_taken(nbytes: int, alike: bool) -> None:
+    problem = Problem(kept_or_made_again(nbytes), MemoryRules())
+    attempt = within(problem, planner=frugal, measure=lambda plan: plan.peak_bytes)
+    assert (attempt.plan.extra_time == 0) is alike
+    assert attempt.measured_bytes == (2000 + nbytes if alike else 2000)
+
+
+def smallest(problem: Problem, measured: int, given: list[int | None]) -> Attempt:
+    def spy(asked: Problem, limits: Limits) -> Plan:
+        given.append(asked.budget_bytes)
+        return planner(asked, limits)
+
+    runtime = unproved(lambda plan: measured)
+    return smallest_within(problem, spy, LIMITS, PlanningTime(1), runtime)
+
+
+def test_the_smallest_peak_may_keep_a_limit() -> None:
+    given = list[int | None]()
+    assert smallest(PROBLEM, 1200, given).measured_bytes == 1200
+    assert given == [None]
+
+
+def test_a_limit_that_the_smallest_peak_misses_is_missed() -> None:
+    with pytest.raises(PlanMissedError, match=r"the smallest peak found is 1\.20 kB") as error:
+        smallest(PROBLEM, 1201, [])
+    assert error.value.peak_bytes == 1201

@@ -167,9 +167,15 @@ def test_an_op_that_the_model_does_not_have_is_not_allowed(tmp_path: Path) -> No
 def test_verify_takes_the_planned_sizes_and_names_what_does_not_fit(tmp_path: Path) -> None:
     path, output = diamond(tmp_path / "m.onnx", symbolic=True), tmp_path / "r.onnx"
     rewrite(path, "95%", Options(dims={"n": 32}, time_limit=2, threads=1), output=output)
-    assert onnxremat.verify_files(path, output, Options(threads=1)).identical
+    for dims in ({}, {"n": 16}):
+        assert onnxremat.verify_files(path, output, Options(threads=1, dims=dims)).identical
+    static = replace(QUICK, dims={"n": 32}, runtime="generic")
+    rewrite(path, "100%", static, output=tmp_path / "static.onnx")
     with pytest.raises(onnxremat.UsageError, match=r"planned for input 'x' of shape \[32, 64\]"):
-        onnxremat.verify_files(path, output, Options(dims={"n": 16}))
+        onnxremat.verify_files(path, tmp_path / "static.onnx", Options(dims={"n": 16}))
+    for dims in ({}, {"n": 32}):
+        options = Options(threads=1, dims=dims)
+        assert onnxremat.verify_files(path, tmp_path / "static.onnx", options).identical
     other = saved(tmp_path / "o.onnx", [helper.make_node("Exp", ["x"], ["y"])], {})
     with pytest.raises(onnxremat.OnnxrematError, match="'x'"):
         onnxremat.verify_files(other, output, Options())

@@ -7,6 +7,7 @@ Nothing here changes a model, runs one, or reads weights.
 
 from onnxremat.importer.binding import Binding, bind_dimensions, dimension_names
 from onnxremat.importer.dataflow import ImportedModel, import_model
+from onnxremat.importer.declare import declare_sizes, open_inputs
 from onnxremat.importer.load import LoadedModel, from_proto, given_inputs, load
 from onnxremat.importer.order import sorted_nodes
 from onnxremat.importer.purity import is_recomputable
@@ -23,6 +24,7 @@ __all__ = [
     "ValueTypes",
     "View",
     "bind_dimensions",
+    "declare_sizes",
     "dimension_names",
     "from_proto",
     "given_inputs",
@@ -31,5 +33,6 @@ __all__ = [
     "is_recomputable",
     "is_view",
     "load",
+    "open_inputs",
     "sorted_nodes",
 ]

@@ -3,10 +3,12 @@
 A dimension with a name is bound by it (`batch=4`), wherever it stands; one without is addressed
 as `INPUT:AXIS` (`images:0=4`). Input names may themselves hold colons (`x:0`), so the axis is what
 follows the last one. Names that only inner values or outputs use may be bound too: that is how a
-user states a size that depends on the data.
+user states a size that depends on the data. A `*` stands for any text: `past.*:2=0` binds that
+axis of fifty inputs, but for those that are bound by name.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from onnx import GraphProto, ValueInfoProto
@@ -14,6 +16,12 @@ from onnx import GraphProto, ValueInfoProto
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.importer.load import LoadedModel, given_inputs
 from onnxremat.importer.values import declared_shape, non_tensor_kind
+from onnxremat.units import LARGEST_SIZE
+
+_AXIS_DIGITS = 9
+
+_SHOWN = 4
+"""Dimensions that a message names; it says how many more there are."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +35,10 @@ class Binding:
 def bind_dimensions(loaded: LoadedModel, dims: Mapping[str, int]) -> Binding:
     """Give every input of the model a complete shape.
 
-    Raises UsageError for a name that the model does not have (listing those it has), for a size
-    below 1, and for dimensions left open (saying how to bind them); ModelError for an input that
-    is no tensor.
+    A size may be 0, for an empty cache: whether the model can do with it, its runtime knows. Raises
+    UsageError for a name that the model does not have (listing those it has), for a negative size,
+    and for dimensions left open (saying how to bind them); ModelError for an input that is no
+    tensor.
     """
     graph = loaded.model.graph
     inputs = {value.name: value for value in given_inputs(graph)}
@@ -37,7 +46,8 @@ def bind_dimensions(loaded: LoadedModel, dims: Mapping[str, int]) -> Binding:
         kind = non_tensor_kind(value.type)
         if kind is not None:
             raise ModelError(f"graph input {name!r} is a {kind}: only tensors are supported")
-    symbols, axes = _sort_out(dims, set(dimension_names(graph)), inputs)
+    names = set(dimension_names(graph))
+    symbols, axes = _sort_out(_expanded(dims, names, inputs), names, inputs)
     for (name, axis), size in axes.items():
         _bind_axis(inputs[name], axis, size, symbols)
     shapes = {name: _shape(value, symbols, axes) for name, value in inputs.items()}
@@ -48,8 +58,8 @@ def bind_dimensions(loaded: LoadedModel, dims: Mapping[str, int]) -> Binding:
                 option = dim if dim != "?" else f"{name}:{axis}"
                 missing.setdefault(option, []).append(f"dimension {axis} of input {name!r}")
     if missing:
-        given = (f"--dim {one}=SIZE ({' and '.join(at)})" for one, at in missing.items())
-        raise UsageError("the model leaves sizes open: give " + ", ".join(given))
+        given = [f"--dim {one}=SIZE ({_places(at)})" for one, at in missing.items()]
+        raise UsageError(f"the model leaves sizes open: give {_some(given)}{_hint(given)}")
     complete = {n: tuple(d for d in s if isinstance(d, int)) for n, s in shapes.items()}
     return Binding(complete, symbols)
 
@@ -63,6 +73,56 @@ def dimension_names(graph: GraphProto) -> Iterator[str]:
                     yield dim.dim_param
 
 
+def _places(places: list[str]) -> str:
+    if len(places) <= 2:
+        return " and ".join(places)
+    return f"{places[0]} and {len(places) - 1} more"
+
+
+def _some(texts: list[str]) -> str:
+    """A list for a message: it stays one line where a model has fifty such inputs."""
+    more = len(texts) - _SHOWN
+    return ", ".join(texts[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _hint(texts: list[str]) -> str:
+    return "; a * in a name stands for any text" if len(texts) > _SHOWN else ""
+
+
+def _expanded(
+    dims: Mapping[str, int], names: Iterable[str], inputs: Mapping[str, ValueInfoProto]
+) -> dict[str, int]:
+    """`dims` with each pattern replaced by the dimensions that it matches and that no other entry
+    names."""
+    patterns = {key: size for key, size in dims.items() if "*" in key and key not in names}
+    if not patterns:
+        return dict(dims)
+    exact = {key: size for key, size in dims.items() if key not in patterns}
+    candidates = _addresses(inputs) | {name: name for name in names}
+    found: dict[str, int] = {}
+    for pattern, size in patterns.items():
+        form = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+        matched = {key: name for key, name in candidates.items() if form.fullmatch(key)}
+        if not matched:
+            raise UsageError(f"the model has no dimension {pattern!r}; it has {_existing(inputs)}")
+        for key, name in matched.items():
+            if key in exact or name in exact:
+                continue
+            if found.setdefault(key, size) != size:
+                raise UsageError(f"--dim: {key} is given as {found[key]} and as {size}")
+    return exact | found
+
+
+def _addresses(inputs: Mapping[str, ValueInfoProto]) -> dict[str, str]:
+    """The open dimensions of the inputs as `INPUT:AXIS`, each with the name that binds it."""
+    return {
+        f"{name}:{axis}": dim if dim != "?" else f"{name}:{axis}"
+        for name, value in inputs.items()
+        for axis, dim in enumerate(declared_shape(value.type, {}) or ())
+        if isinstance(dim, str)
+    }
+
+
 def _sort_out(
     dims: Mapping[str, int], names: set[str], inputs: Mapping[str, ValueInfoProto]
 ) -> tuple[dict[str, int], dict[tuple[str, int], int]]:
@@ -70,12 +130,14 @@ def _sort_out(
     symbols: dict[str, int] = {}
     axes: dict[tuple[str, int], int] = {}
     for key, size in dims.items():
-        if size < 1:
-            raise UsageError(f"--dim {key}={size}: a size must be at least 1")
+        if size < 0:
+            raise UsageError(f"--dim {key}={size}: a size must be at least 0")
+        if size > LARGEST_SIZE:
+            raise UsageError(f"--dim {key}: sizes have 63 bits, at most {LARGEST_SIZE}")
         name, colon, axis = key.rpartition(":")
         if key in names:
             symbols[key] = size
-        elif colon and name in inputs and axis.isdecimal():
+        elif colon and name in inputs and axis.isdecimal() and len(axis) <= _AXIS_DIGITS:
             axes[name, int(axis)] = size
         else:
             raise UsageError(f"the model has no dimension {key!r}; it has {_existing(inputs)}")
@@ -83,12 +145,8 @@ def _sort_out(
 
 
 def _existing(inputs: Mapping[str, ValueInfoProto]) -> str:
-    found: dict[str, None] = {}
-    for name, value in inputs.items():
-        for axis, dim in enumerate(declared_shape(value.type, {}) or ()):
-            if isinstance(dim, str):
-                found[dim if dim != "?" else f"{name}:{axis}"] = None
-    return ", ".join(found) if found else "none that is open: all input sizes are fixed"
+    found = list(dict.fromkeys(_addresses(inputs).values()))
+    return _some(found) if found else "none that is open: all input sizes are fixed"
 
 
 def _bind_axis(value: ValueInfoProto, axis: int, size: int, symbols: dict[str, int]) -> None:

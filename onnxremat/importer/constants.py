@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, SparseTensorProto, TensorProto, numpy_helper
-from onnx.checker import ValidationError
-from onnx.external_data_helper import load_external_data_for_tensor
 from onnx.helper import get_attribute_value
 
 from onnxremat.errors import ModelError
+from onnxremat.importer.external import with_data
 from onnxremat.importer.load import LoadedModel
 from onnxremat.importer.nodes import has_subgraph, op_key
 from onnxremat.importer.purity import is_pure
@@ -72,12 +71,9 @@ def small_value(
         return None
     try:
         if tensor.data_location == TensorProto.EXTERNAL:
-            copy = TensorProto()
-            copy.CopyFrom(tensor)
-            load_external_data_for_tensor(copy, str(loaded.base_dir))
-            tensor = copy
+            tensor = with_data(tensor, loaded.base_dir, kind.nbytes)
         value: NDArray[np.generic] = numpy_helper.to_array(tensor)
-    except (OSError, ValueError, RuntimeError, ValidationError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"the data of {tensor.name!r} cannot be read: {reason}") from None
     return value

@@ -25,6 +25,7 @@ from onnxremat.importer.views import (
     find_views,
     operands_of,
     root_of,
+    roots,
     training_mode,
 )
 
@@ -111,7 +112,7 @@ def import_model(
         inputs=tuple(index_of[name] for name in inputs),
         outputs=tuple(index_of[value.name] for value in loaded.model.graph.output),
     )
-    tensor_of = index_of | {name: index_of[root_of(name, views)] for name in views}
+    tensor_of = index_of | {name: index_of[root] for name, root in roots(views).items()}
     return ImportedModel(
         model=loaded.model,
         graph=graph,
@@ -203,13 +204,14 @@ def _recomputable(
 def _unique_names(nodes: Sequence[NodeProto]) -> list[str]:
     """A readable name for every node: its own, or its op type and index; suffixed if taken."""
     taken: set[str] = set()
+    counts: dict[str, int] = {}
     names = []
     for index, node in enumerate(nodes):
         wanted = node.name or f"{node.op_type}_{index}"
-        name, count = wanted, 1
+        name = wanted
         while name in taken:
-            count += 1
-            name = f"{wanted}_{count}"
+            counts[wanted] = counts.get(wanted, 1) + 1
+            name = f"{wanted}_{counts[wanted]}"
         taken.add(name)
         names.append(name)
     return names

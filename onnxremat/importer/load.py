@@ -8,17 +8,27 @@ checked is what the importer relies on: names, order, numbers of inputs and outp
 
 import hashlib
 import os
-from collections.abc import Iterator
+import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, inliner
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, inliner
+from onnx.defs import OpSchema
 
 from onnxremat.errors import ModelError, UsageError
+from onnxremat.importer.external import check_external_files, data_files
+from onnxremat.importer.inference import ONNX_ERRORS
 from onnxremat.importer.nodes import DEFAULT_DOMAINS, available_names, local_names
 from onnxremat.importer.order import describe, sorted_nodes
+from onnxremat.importer.wellformed import check_references, check_well_formed
+
+LARGEST_FILE_BYTES = 2**31 - 1
+"""What protobuf reads; larger models have their weights in other files."""
+
+_SHOWN = 100
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,7 @@ class LoadedModel:
     `base_dir`. `sha256` is that of the model file (external data not included). `resorted`: the
     nodes were not in topological order in the file. `inlined`: the file had model-local functions,
     which were expanded as runtimes do. Node indices everywhere refer to `model`, not to the file.
+    `data_files` hold data of the file's tensors, those of functions that nothing calls included.
     """
 
     model: ModelProto
@@ -37,6 +48,7 @@ class LoadedModel:
     sha256: str
     resorted: bool = False
     inlined: bool = False
+    data_files: tuple[str, ...] = ()
 
     @property
     def opset(self) -> int:
@@ -51,27 +63,49 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
     usable model: not ONNX, truncated, names made twice, a cycle, reads of values nobody makes.
     """
     path = Path(path)
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise UsageError(f"no such file: {path}") from None
-    except IsADirectoryError:
-        raise UsageError(f"is a directory, not a model file: {path}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    if not content:
-        raise ModelError(f"{path}: the file is empty")
-    model = ModelProto()
-    try:
-        model.ParseFromString(content)
-    except DecodeError:
-        raise ModelError(f"{path}: not an ONNX model, or truncated") from None
+    content = read_content(path)
+    model = parsed(content, path)
     digest = hashlib.sha256(content).hexdigest()
     del content
     try:
         return _checked(model, path, path.parent, digest)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
+
+
+def read_content(path: Path) -> bytes:
+    """The bytes of a model file. Raises UsageError if there is no readable regular file (a pipe or
+    a device may never end), ModelError if it is empty or larger than any model."""
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise UsageError(f"is a directory, not a model file: {path}")
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError(f"is no regular file: {path}")
+        if status.st_size > LARGEST_FILE_BYTES:
+            raise ModelError(
+                f"{path}: the file has {status.st_size / 1e9:.1f} GB, and a model takes 2 GB: "
+                "larger ones have their weights in other files"
+            )
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path}") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read {path}: {reason}") from None
+    if not content:
+        raise ModelError(f"{path}: the file is empty")
+    return content
+
+
+def parsed(content: bytes, path: Path) -> ModelProto:
+    """The model in the bytes of a file. Raises ModelError if there is none."""
+    model = ModelProto()
+    try:
+        model.ParseFromString(content)
+    except (DecodeError, UnicodeDecodeError):
+        raise ModelError(f"{path}: not an ONNX model, or truncated") from None
+    return model
 
 
 def from_proto(model: ModelProto, base_dir: str | os.PathLike[str] = ".") -> LoadedModel:
@@ -92,18 +126,21 @@ def given_inputs(graph: GraphProto) -> tuple[onnx.ValueInfoProto, ...]:
 
 def _checked(model: ModelProto, path: Path | None, base_dir: Path, digest: str) -> LoadedModel:
     _check_header(model)
+    check_well_formed(model)
+    files = data_files(model)
     inlined = len(model.functions) > 0
     if inlined:
         model = _inline_functions(model)
+    check_references(model.graph)
     _check_names(model.graph)
-    _check_arity(model)
-    _check_external_files(model.graph, base_dir)
+    _check_nodes(model)
+    check_external_files(model, base_dir)
     order = sorted_nodes(model.graph.node, available_names(model.graph))
     resorted = order != tuple(range(len(order)))
     if resorted:
         model = _with_node_order(model, order)
     _check_outputs(model.graph)
-    return LoadedModel(model, path, base_dir, digest, resorted, inlined)
+    return LoadedModel(model, path, base_dir, digest, resorted, inlined, files)
 
 
 def _check_header(model: ModelProto) -> None:
@@ -118,8 +155,8 @@ def _check_header(model: ModelProto) -> None:
 def _inline_functions(model: ModelProto) -> ModelProto:
     try:
         return inliner.inline_local_functions(model)
-    except (RuntimeError, ValueError, DecodeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except ONNX_ERRORS as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"its model-local functions cannot be expanded: {reason}") from None
 
 
@@ -144,61 +181,61 @@ def _check_outputs(graph: GraphProto) -> None:
             raise ModelError(f"graph output {value.name!r} is made by nothing")
 
 
-def _check_arity(model: ModelProto) -> None:
-    """Numbers of inputs and outputs of standard ops; ops this onnx does not know are left alone."""
+def _check_nodes(model: ModelProto) -> None:
+    """Numbers of inputs and outputs of standard ops, and their attributes; ops that this onnx does
+    not know are left alone."""
     versions = {opset.domain: opset.version for opset in model.opset_import}
-    limits: dict[tuple[str, str], tuple[int, int, int, int] | None] = {}
+    schemas: dict[tuple[str, str], OpSchema | None] = {}
     for index, node in enumerate(model.graph.node):
         if not node.op_type:
             raise ModelError(f"node {index} has no op type")
+        if not node.output:
+            raise ModelError(f"{describe(node, index)} makes no value")
         key = (node.domain, node.op_type)
-        if key not in limits:
-            limits[key] = _arity(node, versions)
-        arity = limits[key]
-        if arity is None:
-            continue
-        for what, count, low, high in (
-            ("inputs", len(node.input), arity[0], arity[1]),
-            ("outputs", len(node.output), arity[2], arity[3]),
-        ):
-            if not low <= count <= high:
-                raise ModelError(
-                    f"{describe(node, index)} has {count} {what}; it takes {low} to {high}"
-                )
+        if key not in schemas:
+            schemas[key] = _schema(node, versions)
+        schema = schemas[key]
+        if schema is not None:
+            _check_arity(node, index, schema)
+            _check_attributes(node, index, schema)
 
 
-def _arity(node: NodeProto, versions: dict[str, int]) -> tuple[int, int, int, int] | None:
+def _schema(node: NodeProto, versions: dict[str, int]) -> OpSchema | None:
     domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
     version = versions.get(domain, versions.get(node.domain, 0))
     if not version or not onnx.defs.has(node.op_type, version, domain):
         return None
-    schema = onnx.defs.get_schema(node.op_type, version, domain)
-    return schema.min_input, schema.max_input, schema.min_output, schema.max_output
+    return onnx.defs.get_schema(node.op_type, version, domain)
 
 
-def _check_external_files(graph: GraphProto, base_dir: Path) -> None:
-    checked = set()
-    for tensor in external_tensors(graph):
-        location = external_location(tensor)
-        if location in checked:
-            continue
-        checked.add(location)
-        if not (base_dir / location).is_file():
+def _check_arity(node: NodeProto, index: int, schema: OpSchema) -> None:
+    for what, count, low, high in (
+        ("inputs", len(node.input), schema.min_input, schema.max_input),
+        ("outputs", len(node.output), schema.min_output, schema.max_output),
+    ):
+        if not low <= count <= high:
             raise ModelError(
-                f"the data of {tensor.name!r} is missing: no file {location!r} in {base_dir}"
+                f"{describe(node, index)} has {count} {what}; it takes {low} to {high}"
             )
 
 
-def external_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Initializers whose data is in another file."""
-    for tensor in graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            yield tensor
-
-
-def external_location(tensor: TensorProto) -> str:
-    """The file, relative to the model's folder, that holds an external tensor."""
-    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+def _check_attributes(node: NodeProto, index: int, schema: OpSchema) -> None:
+    """Each attribute of the op is of its type, and those it needs are there."""
+    known = schema.attributes
+    for attribute in node.attribute:
+        if attribute.name not in known:
+            continue
+        wanted = AttributeProto.AttributeType.Name(cast(int, known[attribute.name].type))
+        found = AttributeProto.AttributeType.Name(attribute.type)
+        if found != wanted:
+            raise ModelError(
+                f"attribute {attribute.name!r} of {describe(node, index)} is of type {found}, not "
+                f"{wanted}"
+            )
+    given = {attribute.name for attribute in node.attribute}
+    for name, definition in known.items():
+        if definition.required and name not in given:
+            raise ModelError(f"{describe(node, index)} lacks its attribute {name!r}")
 
 
 def _with_node_order(model: ModelProto, order: tuple[int, ...]) -> ModelProto:

@@ -13,8 +13,9 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 from onnx.defs import OpSchema, SchemaError
-from onnx.shape_inference import InferenceError, infer_node_outputs
+from onnx.shape_inference import infer_node_outputs
 
+from onnxremat.importer.inference import ONNX_ERRORS
 from onnxremat.importer.nodes import DEFAULT_DOMAINS, attribute, has_subgraph, op_key
 from onnxremat.importer.small_values import Array, small_value
 from onnxremat.importer.values import ValueType, concrete_type, dtype_name
@@ -89,7 +90,7 @@ class _Walk:
         types = {name: _type_proto(self.types[name]) for name in inputs}
         try:
             found = infer_node_outputs(schema, node, types, data, opset_imports=self._opsets)
-        except (InferenceError, RuntimeError, ValueError):
+        except ONNX_ERRORS:
             # onnx finds the node invalid: its outputs stay unknown, and are named where they matter
             return ()
         return [concrete_type(found[n], {}) if n in found else None for n in node.output]

@@ -16,12 +16,11 @@ After each of 3 to 6 inference runs again, from what they added, and after 5 and
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import onnx
 from onnx import ModelProto, ValueInfoProto
-from onnx.shape_inference import InferenceError
 
 from onnxremat.importer.binding import Binding
 from onnxremat.importer.constants import find_constants
+from onnxremat.importer.inference import infer_shapes
 from onnxremat.importer.load import LoadedModel
 from onnxremat.importer.nodes import op_key
 from onnxremat.importer.opaque import opaque_types
@@ -93,11 +92,9 @@ def _input_types(loaded: LoadedModel, binding: Binding) -> dict[str, ValueType]:
 def _infer(copy: ModelProto, known: Mapping[str, ValueType]) -> _Stated:
     """What onnx's inference makes of the copy when `known` is stated in it."""
     seed(copy, known)
-    try:
-        result = onnx.shape_inference.infer_shapes(copy, data_prop=True)
-    except (InferenceError, RuntimeError, ValueError):
-        # It gives up on the whole model when one node is beyond it; later sources may still know.
-        return {}
+    result = infer_shapes(copy, data_prop=True)
+    if result is None:
+        return {}  # Later sources may still know.
     graph = result.graph
     return {value.name: value for value in (*graph.value_info, *graph.output)}
 

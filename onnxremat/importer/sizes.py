@@ -1,4 +1,4 @@
-"""The error for a value whose bytes nothing knows."""
+"""The errors for a value whose bytes nothing knows, or no machine has."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,16 +9,23 @@ from onnxremat.importer.nodes import op_key
 from onnxremat.importer.order import describe
 from onnxremat.importer.purity import NON_TENSOR_OPS
 from onnxremat.importer.values import ValueType, ValueTypes
+from onnxremat.text import printable
+
+MOST_BYTES = 2**56
+"""Of all values of a model together: sums over many executions of them stay within 63 bits."""
+
+_SHOWN = 200
 
 
 def check_sizes(names: Sequence[str], loaded: LoadedModel, types: Mapping[str, ValueType]) -> None:
-    """Raise ModelError unless the bytes of all these values are known.
+    """Raise ModelError unless the bytes of all these values are known, and can be counted.
 
     The message names the first one, what made it, the dimension that is unknown, and what the
     user can do: bind the dimension if the file names it, or use the sizes of a profiled run.
     """
     unknown = [name for name in names if name not in types or not types[name].has_size]
     if not unknown:
+        _check_total(names, loaded, types)
         return
     name = unknown[0]
     maker = _maker(name, loaded)
@@ -36,6 +43,19 @@ def check_sizes(names: Sequence[str], loaded: LoadedModel, types: Mapping[str, V
         "; sizes measured in a profiled run give it, or its type stated in the file (value_info)"
         f"{others}"
     )
+
+
+def _check_total(names: Sequence[str], loaded: LoadedModel, types: Mapping[str, ValueType]) -> None:
+    """Planners count bytes in 64 bits; a model that exceeds those runs nowhere."""
+    total = 0
+    for name in names:
+        total += types[name].nbytes
+        if total > MOST_BYTES:
+            shown = printable(str(list(types[name].shape)), _SHOWN)
+            raise ModelError(
+                f"value {name!r}{_maker(name, loaded)} of shape {shown} takes more memory than "
+                "there is"
+            )
 
 
 def _maker(name: str, loaded: LoadedModel) -> str:

@@ -1,5 +1,6 @@
 """Element type and shape of a value, and the bytes that follow from them."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -95,6 +96,12 @@ def dtype_name(data_type: int) -> str:
     return str(TensorProto.DataType.Name(data_type)).lower()
 
 
+def runtime_dtype(name: str) -> str:
+    """The type that ONNX Runtime calls `name`: its `Float8E4M3FN` is `float8e4m3fn`, its `Int4x2`
+    (two elements in a byte) `int4`."""
+    return re.sub(r"(int[24])x[24]$", r"\1", name.lower())
+
+
 def tensor_type(tensor: TensorProto) -> ValueType:
     """The type of a stored tensor; its data is not looked at."""
     return ValueType(dtype_name(tensor.data_type), tuple(tensor.dims))
@@ -110,7 +117,7 @@ def declared_shape(proto: TypeProto, symbols: Mapping[str, int]) -> tuple[int | 
     return tuple(
         d.dim_value
         if d.HasField("dim_value") and d.dim_value >= 0
-        else symbols.get(d.dim_param, d.dim_param) or "?"
+        else symbols.get(d.dim_param, d.dim_param or "?")
         for d in proto.tensor_type.shape.dim
     )
 

@@ -107,15 +107,28 @@ def root_of(name: str, views: Mapping[str, View]) -> str:
     return name
 
 
+def roots(views: Mapping[str, View]) -> dict[str, str]:
+    """`root_of` every view; `views` stand in the order of their nodes. O(views)."""
+    found: dict[str, str] = {}
+    for name, view in views.items():
+        found[name] = found.get(view.source, view.source)
+    return found
+
+
 def operands_of(name: str, views: Mapping[str, View], nodes: Sequence[NodeProto]) -> Iterator[str]:
     """Roots of what the chain of `name` needs beside its root (a computed shape), not unique.
 
-    A shape may itself be a view, which has a chain and operands of its own.
+    A shape may itself be a view, which has a chain and operands of its own; a view that is met
+    again is not followed again.
     """
-    waiting = [name]
+    waiting, seen = [name], set[str]()
     while waiting:
-        for view in chain(waiting.pop(), views):
+        one = waiting.pop()
+        while one in views and one not in seen:
+            seen.add(one)
+            view = views[one]
             for operand in nodes[view.node].input[1:]:
                 if operand:
                     yield root_of(operand, views)
                     waiting.append(operand)
+            one = view.source

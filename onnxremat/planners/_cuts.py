@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from ortools.graph.python import max_flow  # type: ignore[import-untyped]
 
 from onnxremat.graph import Graph
 from onnxremat.memory import MemoryRules
@@ -132,6 +131,9 @@ class Network:
         if not needed:
             return 0, ()
         capacity = np.where(self._tensor < 0, _FORCED, weights[self._tensor])
+        # Here, because it takes longer to import than most small graphs to plan.
+        from ortools.graph.python import max_flow  # type: ignore[import-untyped]
+
         flow = max_flow.SimpleMaxFlow()
         flow.add_arcs_with_capacity(
             np.concatenate([self._tails, np.full(len(needed), self._source), [v]]).astype(np.int32),

@@ -94,9 +94,10 @@ def best_start(problem: Problem) -> Score:
 @lru_cache(maxsize=1)
 def _load_kernels() -> bool:
     """Load the compiled kernels, or compile them; whether they were cached."""
-    from onnxremat.planners import _anneal, _beam, _jit
+    from onnxremat.compilation import is_ready
+    from onnxremat.planners import _anneal, _beam
 
-    cached = _jit.is_cached(_anneal.anneal) and _jit.is_cached(_beam.extend)
+    cached = is_ready(_anneal.anneal) and is_ready(_beam.extend)
     graph = Graph((Tensor("t", (), "float", 1),), (Op("v", "v", (), (0,)),), (), (0,))
     flat = flatten(graph, MemoryRules())
     steps, tally = np.zeros(1, dtype=np.int64), np.array([1, 1, 1, 1, 0], dtype=np.int64)

@@ -17,7 +17,6 @@ from onnxremat.memory import profile
 from onnxremat.plan import Limits, Problem
 from onnxremat.planners._engine import Score, score
 from onnxremat.planners._staged import staged
-from onnxremat.planners.moccasin import COPIES, is_exact, solve
 from onnxremat.schedule import Schedule, without_unread
 
 WHOLE = 150
@@ -52,6 +51,9 @@ def settle(
 
     Nothing is begun for which the seconds do not suffice.
     """
+    # Here, because the solver takes longer to import than most small graphs to plan.
+    from onnxremat.planners.moccasin import COPIES, is_exact, solve
+
     started = time.monotonic()
     copies = max(COPIES, *Counter(best.schedule.steps).values())
     if problem.max_copies is not None:

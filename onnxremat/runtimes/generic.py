@@ -126,7 +126,7 @@ def emit_plan(
     """
     check(graph, schedule)
     held = buffers(graph, schedule, rules)
-    taken = _taken_over(graph, schedule, rules, held)
+    taken = taken_over(graph, schedule, rules, held)
     blocks, block_of = _merged(held, taken)
     scratch = _workspace_steps(graph, schedule, rules)
     blocks += _scratch_blocks(graph, schedule, scratch)
@@ -161,11 +161,11 @@ def static_blocks(graph: Graph, schedule: Schedule, rules: MemoryRules) -> list[
     """What `emit_plan` places: one block for each chain of buffers that take each other over, then
     one for each workspace. O(steps + reads)."""
     held = buffers(graph, schedule, rules)
-    blocks, _ = _merged(held, _taken_over(graph, schedule, rules, held))
+    blocks, _ = _merged(held, taken_over(graph, schedule, rules, held))
     return blocks + _scratch_blocks(graph, schedule, _workspace_steps(graph, schedule, rules))
 
 
-def _taken_over(
+def taken_over(
     graph: Graph, schedule: Schedule, rules: MemoryRules, held: Sequence[Buffer]
 ) -> dict[int, int]:
     """For each buffer that takes one over in place, which one.

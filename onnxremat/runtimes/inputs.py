@@ -5,20 +5,32 @@ integers 0 or 1.
 """
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
 from onnxremat.errors import ModelError, UsageError
+from onnxremat.runtimes.feeds import read_feeds
+from onnxremat.runtimes.machine import memory_bytes
 from onnxremat.runtimes.wire import Array, is_foreign
+from onnxremat.text import printable
+from onnxremat.units import format_bytes
 
 _FLOAT_SCALE = 0.1
+_MAKING_BYTES, _MAKING_TEXT_BYTES = 20, 200
+"""An element takes so much while it is made: random numbers of eight bytes, those scaled, and the
+value itself; text is kept with four bytes a letter and as an object."""
+
+_MOST_DIMENSIONS = 64
+"""Of numpy's arrays."""
+
+_SHOWN = 200
 _UNSUPPORTED = ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "FLOAT8E8M0", "UNDEFINED")
 
 
@@ -34,8 +46,9 @@ class InputSpec:
     @property
     def numpy_type(self) -> np.dtype[Any]:
         """The numpy type of its values. Raises ModelError where ONNX Runtime takes none."""
-        label = TensorProto.DataType.Name(self.elem_type)
-        if label in _UNSUPPORTED:
+        known = self.elem_type in TensorProto.DataType.values()
+        label = TensorProto.DataType.Name(self.elem_type) if known else str(self.elem_type)
+        if not known or label in _UNSUPPORTED:
             raise ModelError(
                 f"input {self.name!r} is of type {label.lower()}, which cannot be fed from Python"
             )
@@ -60,13 +73,36 @@ def make_inputs(
     """A value for every input, of the size in `shapes` or else of its declared one.
 
     The same seed gives the same values, whatever other inputs the model has. Raises ModelError as
-    `input_specs` does, UsageError if a size is neither given nor declared.
+    `input_specs` does, UsageError if a size is neither given nor declared; either, before anything
+    is made, for more elements than this machine has memory for.
     """
     given = shapes or {}
-    return {
-        spec.name: _value(spec, given.get(spec.name) or _declared_shape(spec), seed)
-        for spec in input_specs(model)
-    }
+    specs = input_specs(model)
+    sizes = {spec.name: given.get(spec.name) or _declared_shape(spec) for spec in specs}
+    _require_room(specs, sizes)
+    return {spec.name: _value(spec, sizes[spec.name], seed) for spec in specs}
+
+
+def _require_room(specs: Iterable[InputSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Sizes that the model itself states are its fault, others the caller's."""
+    room = memory_bytes()
+    for spec in specs:
+        shape = shapes[spec.name]
+        if len(shape) > _MOST_DIMENSIONS:
+            raise ModelError(
+                f"input {spec.name!r} has {len(shape)} dimensions; values of at most "
+                f"{_MOST_DIMENSIONS} can be made"
+            )
+        text = spec.elem_type == TensorProto.STRING
+        needed = prod(shape) * (_MAKING_TEXT_BYTES if text else _MAKING_BYTES)
+        room -= needed
+        if room < 0:
+            declared = all(isinstance(dim, int) for dim in spec.dims)
+            shown = printable(str(list(shape)), _SHOWN)
+            raise (ModelError if declared else UsageError)(
+                f"input {spec.name!r} of shape {shown} takes more memory than this machine's "
+                f"{format_bytes(memory_bytes())}"
+            )
 
 
 def load_inputs(
@@ -76,10 +112,9 @@ def load_inputs(
 
     Types that numpy does not know may be stored as unsigned integers of the same size. Raises
     UsageError if the file cannot be read, lacks an input, has one too many, or a type or a shape
-    does not fit, or a value has no elements; dimensions of one name must agree with each other and
-    with `dims`.
+    does not fit; dimensions of one name must agree with each other and with `dims`.
     """
-    stored = _read(Path(path))
+    stored = read_feeds(Path(path))
     specs = input_specs(model)
     names = {spec.name for spec in specs}
     for name in sorted(set(stored) - names):
@@ -91,9 +126,6 @@ def load_inputs(
             raise UsageError(f"{path} has no value for input {spec.name!r}")
         result[spec.name] = _typed(spec, stored[spec.name])
         _check_shape(spec, stored[spec.name].shape, bound)
-    for name, value in result.items():
-        if value.size == 0:
-            raise UsageError(f"{path}: input {name!r} has no elements: {list(value.shape)}")
     return result
 
 
@@ -154,31 +186,24 @@ def _narrowed(values: Array, dtype: np.dtype[Any]) -> Array:
     return values.astype(dtype) if dtype.itemsize >= 4 else values.astype(np.float32).astype(dtype)
 
 
-def _read(path: Path) -> dict[str, Array]:
-    try:
-        stored = np.load(path, allow_pickle=False)
-        if not isinstance(stored, np.lib.npyio.NpzFile):
-            raise UsageError(f"{path} holds one array: it is no .npz file, with names")
-        with stored:
-            return {name: stored[name] for name in stored.files}
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError(f"cannot read inputs from {path}: {reason}") from error
-    except (ValueError, BadZipFile, EOFError) as error:
-        raise UsageError(f"cannot read inputs from {path}: it is no .npz file") from error
-
-
 def _typed(spec: InputSpec, array: Array) -> Array:
     wanted = spec.numpy_type
     if spec.elem_type == TensorProto.STRING:
         if array.dtype.kind in "US":
-            return array.astype(np.str_)
+            return _text(spec, array)
     elif array.dtype == wanted:
         return array
     elif _same_bits(wanted, array.dtype):
         return array.view(wanted)
     label = TensorProto.DataType.Name(spec.elem_type).lower()
     raise UsageError(f"input {spec.name!r} must be {label}, but the file has {array.dtype}")
+
+
+def _text(spec: InputSpec, array: Array) -> Array:
+    try:
+        return array.astype(np.str_)
+    except ValueError:
+        raise UsageError(f"input {spec.name!r} has text that is not ASCII, in bytes") from None
 
 
 def _same_bits(wanted: np.dtype[Any], stored: np.dtype[Any]) -> bool:

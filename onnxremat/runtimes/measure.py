@@ -18,6 +18,7 @@ import onnx
 from onnxremat.errors import UsageError
 from onnxremat.runtimes.process import MALLOC_THRESHOLD_BYTES, ModelSource, run_job
 from onnxremat.runtimes.recipe import Recipe
+from onnxremat.runtimes.watching import Listener
 from onnxremat.runtimes.wire import Array
 
 Model = Path | str | ModelSource
@@ -88,15 +89,23 @@ def in_memory(model: onnx.ModelProto, base_dir: Path | str) -> ModelSource:
 
 
 def measure_activation(
-    model: Model, inputs: Mapping[str, Array], recipe: Recipe, runs: int = 3
+    model: Model,
+    inputs: Mapping[str, Array],
+    recipe: Recipe,
+    runs: int = 3,
+    *,
+    seconds: float | None = None,
+    listener: Listener | None = None,
 ) -> PeakMeasurement:
     """The heap peak of a run, the worst of `runs` runs in one process, the first included.
 
-    Falls back on resident memory, and says so, where memray does not exist. Raises ModelError if
-    the runtime refuses the model, UsageError if `runs` is not positive.
+    There are fewer runs if the next would not end within `seconds`, and one at least. `listener`
+    hears which run it is. Falls back on resident memory, and says so, where memray does not exist.
+    Raises ModelError if the runtime refuses the model, UsageError if `runs` is not positive.
     """
     source = _source(model, runs)
-    with run_job("heap", [source], [recipe], inputs, options={"runs": runs}) as job:
+    options = {"runs": runs, "seconds": seconds}
+    with run_job("heap", [source], [recipe], inputs, options=options, listener=listener) as job:
         answer = job.answer
     if "unavailable" in answer:
         resident = measure_resident(model, inputs, recipe, runs)
@@ -141,16 +150,21 @@ def measure_times(
     inputs: Mapping[str, Array],
     recipes: Sequence[Recipe],
     pairs: int = 5,
+    *,
+    seconds: float | None = None,
+    listener: Listener | None = None,
 ) -> TimeComparison:
     """Seconds of a run of each model, with its recipe. Models alternate for `pairs` rounds, short
-    ones for up to six times as many.
+    ones for up to six times as many; for fewer if the next would not end within `seconds`.
+    `listener` hears which round it is.
 
     One run of each goes before, untimed. Raises like `measure_activation`.
     """
     if len(recipes) != len(models):
         raise UsageError(f"{len(models)} models need as many recipes, not {len(recipes)}")
     sources = [_source(model, pairs) for model in models]
-    with run_job("times", sources, recipes, inputs, options={"pairs": pairs}) as job:
+    options = {"pairs": pairs, "seconds": seconds}
+    with run_job("times", sources, recipes, inputs, options=options, listener=listener) as job:
         rounds: list[list[float]] = job.answer["rounds_seconds"]
     columns = list(zip(*rounds, strict=True))
     first = columns[0]

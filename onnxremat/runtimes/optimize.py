@@ -20,7 +20,11 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorProto
 
 from onnxremat.errors import ModelError, UsageError
-from onnxremat.importer.load import external_location, external_tensors
+from onnxremat.importer.external import (
+    all_external_tensors,
+    external_location,
+    external_tensors,
+)
 from onnxremat.runtimes.library import RUNTIME_VERSION
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.recipe import OptimizationLevel, Recipe
@@ -99,7 +103,7 @@ def written_by_runtime(model: ModelProto, base_dir: Path | str, settings: Recipe
 def _restore_weights(made: ModelProto, folder: Path, original: ModelProto, base: Path) -> None:
     """Put every weight of the runtime's file where it belongs."""
     external = [t for graph in _graphs(made.graph) for t in external_tensors(graph)]
-    before = {tensor.name: tensor for tensor in external_tensors(original.graph)}
+    before = {tensor.name: tensor for tensor in all_external_tensors(original)}
     inside = []
     for tensor in external:
         data = _stored_bytes(tensor, folder)

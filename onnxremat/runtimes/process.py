@@ -2,31 +2,27 @@
 
 ONNX Runtime may refuse a model, run out of memory or crash; in a child each of these becomes one
 ModelError with one line, and the child's allocators start clean. A job is a temporary directory:
-`request.json` and arrays go in, `result.json` and files come out (see `worker`). The child runs
-without what the parent's environment sets for allocators, Python and threads. It is killed when
-the parent is interrupted.
+`request.json` and arrays go in, `result.json` and files come out (see `worker`; `child` says how
+the process is started and ended).
 """
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
 
-import onnxremat
 from onnxremat.errors import ModelError
+from onnxremat.runtimes.child import run_child
 from onnxremat.runtimes.recipe import Recipe
+from onnxremat.runtimes.watching import Listener, watching
 from onnxremat.runtimes.wire import Array, read_arrays, write_arrays
+from onnxremat.temporary import temporary_folder
 
 REQUEST, RESULT = "request.json", "result.json"
 MALLOC_THRESHOLD_BYTES = 65536
@@ -34,7 +30,6 @@ MALLOC_THRESHOLD_BYTES = 65536
 
 WORKER = "onnxremat.runtimes.worker"
 
-_DROPPED = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "PYTHON", "OMP_", "KMP_", "ORT_", "MEMRAY_")
 _LONGEST_MESSAGE = 400
 _SOURCE_PLACE = re.compile(
     r"/onnxruntime_src/\S+:\d+ "  # file and line
@@ -82,15 +77,16 @@ def run_job(
     *,
     options: Mapping[str, Any] | None = None,
     malloc_threshold_bytes: int | None = None,
+    listener: Listener | None = None,
 ) -> Iterator[Job]:
     """Execute models in a child; the job's files exist inside the `with` block.
 
-    `action` and `options` are those of `worker`. Raises ModelError with one line if the runtime
-    refuses or crashes.
+    `action` and `options` are those of `worker`; the child may take `seconds` of the options beside
+    the limit of runs (`run_limit`). `listener` hears what the child is doing. Raises ModelError
+    with one line if the runtime refuses, crashes or does not end.
     """
-    with TemporaryDirectory(prefix="onnxremat-") as name:
-        folder = Path(name)
-        request = {
+    with temporary_folder() as folder:
+        request: dict[str, Any] = {
             "action": action,
             "models": [_write_model(folder, i, source) for i, source in enumerate(sources)],
             "recipes": [recipe.to_dict() for recipe in recipes],
@@ -98,7 +94,10 @@ def run_job(
             "options": dict(options or {}),
         }
         (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        yield Job(execute(folder, sources, malloc_threshold_bytes), folder)
+        budget = request["options"].get("seconds") or 0.0
+        with watching(folder, listener):
+            answer = execute(folder, sources, malloc_threshold_bytes, budget)
+        yield Job(answer, folder)
 
 
 def _write_model(folder: Path, index: int, source: ModelSource) -> dict[str, str | None]:
@@ -119,49 +118,23 @@ def _write_model(folder: Path, index: int, source: ModelSource) -> dict[str, str
     return {"path": str(path), "data_folder": str(base.resolve())}
 
 
-def execute(folder: Path, sources: Sequence[ModelSource], threshold: int | None) -> dict[str, Any]:
+def execute(
+    folder: Path,
+    sources: Sequence[ModelSource],
+    threshold: int | None,
+    budget_seconds: float = 0.0,
+) -> dict[str, Any]:
     """Run the child on a job directory; its answer. Raises ModelError as `run_job`."""
-    command = [sys.executable, "-P", "-m", WORKER, str(folder)]
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=child_environment(threshold),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-    ) as child:
-        try:
-            _, log = child.communicate()
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
+    child = run_child(WORKER, folder, threshold, budget_seconds)
     result = folder / RESULT
     if child.returncode != 0 or not result.is_file():
         label = ", ".join(source.label for source in sources)
-        raise ModelError(f"ONNX Runtime failed on {label}: {_death(child.returncode, log)}")
+        raise ModelError(f"ONNX Runtime failed on {label}: {_death(child.returncode, child.log)}")
     answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     if "error" in answer:
         label = sources[answer.get("model", 0)].label
         raise ModelError(f"ONNX Runtime refuses {label}: {one_line(answer['error'])}")
     return answer
-
-
-def child_environment(malloc_threshold_bytes: int | None) -> dict[str, str]:
-    """The parent's environment without settings that change memory, threads or imports."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
-    kept["PYTHONDONTWRITEBYTECODE"] = "1"
-    paths = [str(Path(onnxremat.__path__[0]).resolve().parent), os.environ.get("PYTHONPATH", "")]
-    if paths[0] == sysconfig.get_path("purelib"):
-        del paths[0]  # in front of the standard library it would hide some of that
-    kept["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    if malloc_threshold_bytes is not None:
-        kept["MALLOC_MMAP_THRESHOLD_"] = str(malloc_threshold_bytes)
-        kept["MALLOC_TRIM_THRESHOLD_"] = str(malloc_threshold_bytes)
-    return kept
 
 
 def _death(returncode: int, log: str) -> str:

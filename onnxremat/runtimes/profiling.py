@@ -18,21 +18,21 @@ from typing import Any
 import onnx
 
 from onnxremat.errors import ModelError, UsageError
-from onnxremat.importer.values import ValueType
-from onnxremat.runtimes.isolation import IsolatedNode, isolate
+from onnxremat.importer.inference import infer_shapes
+from onnxremat.importer.values import ValueType, runtime_dtype
+from onnxremat.runtimes.measure_time import HEAP_SHARE, MEASURE_SECONDS, PROFILE_SHARE
+from onnxremat.runtimes.node_heap import CountedHeap, count_heap
 from onnxremat.runtimes.order import emulated_order, is_constant
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.recipe import ExecutionOrder, OptimizationLevel, Recipe
+from onnxremat.runtimes.watching import Listener
 from onnxremat.runtimes.wire import Array
 from onnxremat.runtimes.workspace import STATISTICS_EXACT, VARIADIC, known_workspace_bytes
 
 _TOP, _INNER = "onnxremat_top_", "onnxremat_inner_"
 _KERNEL = "_kernel_time"
+NOT_COUNTED = "the runtime executes other nodes than the model has"
 _FEW_INPUTS = 3
-_SAME_FOR_SAME_TYPES = frozenset(
-    ("AffineGrid", "DFT", "Det", "Dropout", "GridSample", "Resize", "STFT", "Upsample")
-)
-"""Of the ops that run alone, those whose scratch depends on types and weights only."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,12 @@ class RunProfile:
 
     `order` has the nodes as they executed, `nodes` tells about each. Constant nodes do not
     execute. `expanded` are nodes that the runtime replaced by the nodes of their function: they
-    are in `nodes`, from running each alone, but not in `order`, for their parts do not run
-    together. `foreign` are the op types of nodes that the runtime added (function bodies; casts
-    around what a kernel lacks), as they ran. `unmeasured` are nodes whose workspace may be more
-    than was found, because they could not be run alone. A model that is settled
-    (`runtimes.settle`) has neither expanded nor foreign nodes.
+    are neither in `nodes` nor in `order`, for their parts do not run together (see
+    `runtimes.settle`). `foreign` are the op types of nodes that the runtime added (function bodies;
+    casts around what a kernel lacks), as they ran. `heap` is what was counted node by node, None if
+    no node asked for it. `unmeasured` are nodes whose workspace is an estimate: what the runtime's
+    statistics say, which miss what kernels keep elsewhere. `heap.reason` says why. `run_seconds` is
+    how long the fastest run took. A model that is settled has neither expanded nor foreign nodes.
     """
 
     order: tuple[int, ...]
@@ -64,6 +65,15 @@ class RunProfile:
     expanded: tuple[int, ...] = ()
     foreign: tuple[str, ...] = ()
     unmeasured: tuple[int, ...] = ()
+    heap: CountedHeap | None = None
+    run_seconds: float = 0.0
+
+    @property
+    def estimated_reason(self) -> str:
+        """Why the workspace of `unmeasured` nodes is an estimate; empty if there are none."""
+        if not self.unmeasured:
+            return ""
+        return NOT_COUNTED if self.heap is None else self.heap.reason
 
     def is_of(self, model: onnx.ModelProto, mode: ExecutionOrder) -> bool:
         """Whether the nodes of `model`, and no others, were executed as its file says, in a mode
@@ -78,51 +88,100 @@ def profile_run(
     inputs: Mapping[str, Array],
     recipe: Recipe,
     runs: int = 3,
+    *,
+    seconds: float = MEASURE_SECONDS,
+    listener: Listener | None = None,
 ) -> RunProfile:
     """Run `model` in a child and tell what every top-level node did.
 
     `base_dir` is the folder of its external data. The first run is not timed if there are more.
-    Memory pattern is off, whatever the recipe says, as the statistics need. Raises ModelError if
-    the runtime refuses the model; UsageError if the recipe lets it optimize, because nodes that
-    were merged cannot be told apart.
+    Memory pattern is off, whatever the recipe says, as the statistics need. Repeating runs and
+    counting the heap have `seconds`; what they do not suffice for is estimated. `listener` hears
+    what is being done, from another thread.
+
+    Nodes that the runtime expands are only listed, and then no heap is counted: put their parts in
+    the file and ask again. Raises ModelError if the runtime refuses the model; UsageError if the
+    recipe lets it optimize, because nodes that were merged cannot be told apart.
     """
-    recipe = replace(recipe, mem_pattern=False)
-    seen = seen_run(model, base_dir, inputs, recipe, runs)
-    asked = [v for v in seen.order if _needs_isolation(model.graph.node[v])]
-    twin = _twins(model, seen, [*asked, *seen.expanded])
-    made = {
-        name: kind
-        for v, node in seen.nodes.items()
-        for name, kind in zip(model.graph.node[v].output, node.outputs, strict=True)
-        if name and kind is not None
+    seen = _profiled(model, base_dir, inputs, recipe, runs, PROFILE_SHARE * seconds, listener)
+    asked = tuple(v for v in seen.order if _needs_heap(model.graph.node[v]))
+    if not asked or seen.expanded:
+        return replace(seen, unmeasured=asked)
+    counted = count_heap(
+        model,
+        base_dir,
+        inputs,
+        recipe,
+        seen.order,
+        {v: node.outputs for v, node in seen.nodes.items()},
+        run_seconds=seen.run_seconds,
+        seconds=HEAP_SHARE * seconds,
+        listener=listener,
+    )
+    nodes = dict(seen.nodes)
+    for v in asked:
+        if v in counted.segments:
+            scratch = counted.segments[v].scratch_bytes
+            nodes[v] = replace(nodes[v], workspace_bytes=scratch)
+    unmeasured = tuple(v for v in asked if v not in counted.segments)
+    return replace(seen, nodes=nodes, unmeasured=unmeasured, heap=counted)
+
+
+def carried_profile(
+    run: RunProfile, model: onnx.ModelProto, origin: Sequence[int | None], mode: ExecutionOrder
+) -> RunProfile:
+    """The profile of a model that nobody has run yet, in a mode of the runtime: node i does what
+    node `origin[i]` of `run` does, less outputs that were dropped. Of one that stands for none, and
+    of the heap as a whole, nothing is known."""
+    made = model.graph.node
+    nodes = {
+        i: replace(run.nodes[v], outputs=run.nodes[v].outputs[: len(made[i].output)])
+        for i, v in enumerate(origin)
+        if v is not None and v in run.nodes
     }
-    alone = isolate(model, base_dir, inputs, recipe, sorted(set(twin.values())), made)
-    found = {v: alone[twin[v]] for v in twin if twin[v] in alone}
-    return _with_isolated(model, seen, found, asked)
+    return RunProfile(
+        tuple(emulated_order(made, mode)),
+        nodes,
+        unmeasured=tuple(i for i, v in enumerate(origin) if v in run.unmeasured),
+        run_seconds=run.run_seconds,
+    )
 
 
 def seen_run(
+    model: onnx.ModelProto, base_dir: Path | str, inputs: Mapping[str, Array], recipe: Recipe
+) -> RunProfile:
+    """`profile_run` from one run, without counting any heap: enough for the order, and quick.
+    Raises as `profile_run`."""
+    return _profiled(model, base_dir, inputs, recipe, 1, None, None)
+
+
+def _profiled(
     model: onnx.ModelProto,
     base_dir: Path | str,
     inputs: Mapping[str, Array],
     recipe: Recipe,
-    runs: int = 1,
+    runs: int,
+    seconds: float | None,
+    listener: Listener | None,
 ) -> RunProfile:
-    """`profile_run` without running any node alone: enough for the order, and quick. Of workspace
-    it has what the runtime's statistics tell, and nothing about expanded nodes."""
+    """What the runtime's own profile and statistics tell."""
     if recipe.optimization is not OptimizationLevel.NONE:
         raise UsageError("profiling needs a recipe without optimizations (save the optimized file)")
     if runs < 1:
         raise UsageError(f"{runs} runs: at least one is needed")
-    settings = replace(recipe, mem_pattern=False)
+    recipe = replace(recipe, mem_pattern=False)
     source = ModelSource(model=named_copy(model), base_dir=Path(base_dir))
+    options = {"runs": runs, "seconds": seconds}
     try:
-        with run_job("profile", [source], [settings], inputs, options={"runs": runs}) as job:
+        with run_job(
+            "profile", [source], [recipe], inputs, options=options, listener=listener
+        ) as job:
             events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
             stats = (job.folder / job.answer["stats"]).read_text(encoding="utf-8")
+            took = min(job.answer["run_seconds"])
     except ModelError as error:
         raise ModelError(_with_own_names(model, str(error))) from error
-    return read_profile(model, events, stats)
+    return replace(read_profile(model, events, stats), run_seconds=took)
 
 
 def _with_own_names(model: onnx.ModelProto, message: str) -> str:
@@ -135,7 +194,8 @@ def _with_own_names(model: onnx.ModelProto, message: str) -> str:
     return re.sub(rf"(?:{_TOP}|{_INNER})(\d+)(?:_\d+)?", own, message)
 
 
-def _needs_isolation(node: onnx.NodeProto) -> bool:
+def _needs_heap(node: onnx.NodeProto) -> bool:
+    """Whether the scratch of a node has to be counted on the heap."""
     again = node.op_type in VARIADIC and len(node.input) > _FEW_INPUTS
     return (
         again
@@ -145,49 +205,6 @@ def _needs_isolation(node: onnx.NodeProto) -> bool:
             for a in node.attribute
         )
     )
-
-
-def _twins(model: onnx.ModelProto, seen: RunProfile, nodes: Sequence[int]) -> dict[int, int]:
-    """For each node the first one that does the same work: it is enough to run that one alone.
-
-    Same are op, attributes and the types of all that is read and made, weights being the same
-    ones. Nodes whose work depends on values, or may, are only their own twins.
-    """
-    types = {
-        name: made
-        for v, profile in seen.nodes.items()
-        for name, made in zip(model.graph.node[v].output, profile.outputs, strict=True)
-    }
-    first: dict[object, int] = {}
-    twin = {}
-    for v in nodes:
-        node = model.graph.node[v]
-        key: object = v
-        if node.op_type in _SAME_FOR_SAME_TYPES and v in seen.nodes:
-            attributes = tuple(a.SerializeToString(deterministic=True) for a in node.attribute)
-            reads = tuple(types.get(name) or name for name in node.input)
-            key = (node.domain, node.op_type, attributes, reads, seen.nodes[v].outputs)
-        twin[v] = first.setdefault(key, v)
-    return twin
-
-
-def _with_isolated(
-    model: onnx.ModelProto,
-    seen: RunProfile,
-    alone: Mapping[int, IsolatedNode],
-    asked: Sequence[int],
-) -> RunProfile:
-    """The profile, completed by what nodes did when they ran alone."""
-    nodes = dict(seen.nodes)
-    for v, found in alone.items():
-        if v in nodes:
-            nodes[v] = replace(nodes[v], workspace_bytes=found.workspace_bytes)
-        else:
-            outputs = iter(found.outputs)
-            placed = tuple(next(outputs) if name else None for name in model.graph.node[v].output)
-            nodes[v] = NodeProfile(placed, found.time_ns, found.workspace_bytes)
-    unmeasured = tuple(v for v in (*asked, *seen.expanded) if v not in alone)
-    return replace(seen, nodes=nodes, unmeasured=unmeasured)
 
 
 def named_copy(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -285,12 +302,7 @@ def _node_profile(
 
 
 def _types(entries: Sequence[Mapping[str, Sequence[int]]]) -> list[ValueType]:
-    return [ValueType(_onnx_name(t), tuple(shape)) for e in entries for t, shape in e.items()]
-
-
-def _onnx_name(element: str) -> str:
-    """`float8e4m3fn` and `int4` for what the profile calls `Float8E4M3FN` and `Int4x2`."""
-    return re.sub(r"^(u?int[24])x\d$", r"\1", element.lower())
+    return [ValueType(runtime_dtype(t), tuple(shape)) for e in entries for t, shape in e.items()]
 
 
 def _placed(
@@ -320,8 +332,7 @@ class _Nontensors:
 
     def __contains__(self, name: object) -> bool:
         if self._names is None:
-            inferred = onnx.shape_inference.infer_shapes(self._model)
-            graph = inferred.graph
+            graph = (infer_shapes(self._model) or self._model).graph
             values = (*graph.value_info, *graph.output)
             self._names = {v.name for v in values if v.type.WhichOneof("value") != "tensor_type"}
         return name in self._names

@@ -10,21 +10,20 @@ which every value is an output, and tells their shapes.
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
 
 from onnxremat.errors import ModelError
+from onnxremat.runtimes.child import run_child
 from onnxremat.runtimes.order import is_constant
-from onnxremat.runtimes.process import RESULT, child_environment, one_line
+from onnxremat.runtimes.process import RESULT, one_line
 from onnxremat.runtimes.profiling import RunProfile
 from onnxremat.runtimes.recipe import Recipe
+from onnxremat.temporary import temporary_folder
 
 WORKER = "onnxremat.runtimes.provable_worker"
 MODEL, REQUEST = "model.onnx", "request.json"
@@ -103,23 +102,14 @@ def _all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
 def _ask(
     model: onnx.ModelProto, base_dir: Path | str, recipe: Recipe
 ) -> Sequence[Mapping[str, Any]]:
-    with TemporaryDirectory(prefix="onnxremat-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         (folder / MODEL).write_bytes(model.SerializeToString())
         request = {"recipe": recipe.to_dict(), "data_folder": str(Path(base_dir).resolve())}
         (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", WORKER, str(folder)],
-            cwd=folder,
-            env=child_environment(None),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        done = run_child(WORKER, folder)
         result = folder / RESULT
         if done.returncode != 0 or not result.is_file():
-            last = done.stderr.strip().splitlines()[-1:] or [f"code {done.returncode}"]
+            last = done.log.strip().splitlines()[-1:] or [f"code {done.returncode}"]
             raise ModelError(f"ONNX Runtime failed on the model: {one_line(last[0])}")
         answer = json.loads(result.read_text(encoding="utf-8"))
     if "error" in answer:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from onnxremat.runtimes.library import RUNTIME_ERRORS, ort
+from onnxremat.runtimes.library import RUNTIME_ERRORS, native_path, ort
 from onnxremat.runtimes.recipe import Recipe, providers, session_options
 from onnxremat.runtimes.runner import DATA_FOLDER
 
@@ -27,7 +27,7 @@ def outputs(model: Path, request: dict[str, Any]) -> list[dict[str, Any]]:
     """Name, type and shape of every output of a model, as the runtime knows them."""
     recipe = Recipe.from_dict(request["recipe"])
     options = session_options(recipe)
-    options.add_session_config_entry(DATA_FOLDER, request["data_folder"])
+    options.add_session_config_entry(DATA_FOLDER, native_path(request["data_folder"]))
     session = ort.InferenceSession(
         model.read_bytes(), options, providers=providers(recipe), enable_fallback=0
     )

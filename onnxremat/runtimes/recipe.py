@@ -4,6 +4,7 @@ A `Recipe` is data, so that it can be stored in a model's metadata; `session_opt
 into the runtime's own object.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -11,9 +12,15 @@ from typing import Any, TypeVar
 
 from onnxremat.errors import UsageError
 from onnxremat.runtimes.library import ort
+from onnxremat.text import printable
+from onnxremat.units import LARGEST_SIZE
 
 CPU_PROVIDER = "CPUExecutionProvider"
+MOST_THREADS = max(256, os.cpu_count() or 1)
+"""A session starts all its threads at once: a thousand take a small machine a minute."""
+
 _ERROR_SEVERITY = 3
+_SHOWN = 60
 _T = TypeVar("_T")
 
 
@@ -80,21 +87,21 @@ class Recipe:
         """The recipe that `to_dict` wrote. Raises UsageError, saying what is wrong with it."""
         try:
             return cls(
-                provider=_typed(data["provider"], str),
-                threads=None if data["threads"] is None else _typed(data["threads"], int),
+                provider=typed(data["provider"], str),
+                threads=None if data["threads"] is None else typed_size(data["threads"], 1),
                 execution_order=ExecutionOrder(data["execution_order"]),
                 optimization=OptimizationLevel(data["optimization"]),
-                mem_reuse=_typed(data["mem_reuse"], bool),
-                mem_pattern=_typed(data["mem_pattern"], bool),
-                cpu_arena=_typed(data["cpu_arena"], bool),
+                mem_reuse=typed(data["mem_reuse"], bool),
+                mem_pattern=typed(data["mem_pattern"], bool),
+                cpu_arena=typed(data["cpu_arena"], bool),
                 free_dimensions={
-                    _typed(name, str): _typed(size, int)
-                    for name, size in _typed(data["free_dimensions"], dict).items()
+                    typed(name, str): typed_size(size, 0)
+                    for name, size in typed(data["free_dimensions"], dict).items()
                 },
             )
         except KeyError as error:
             raise UsageError(f"the recipe has no {error.args[0]!r}") from error
-        except (TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise UsageError(f"the recipe is not valid: {error}") from error
 
 
@@ -126,10 +133,12 @@ _LEVELS = {
 def session_options(recipe: Recipe) -> Any:
     """The runtime's options for a recipe. Only errors are logged.
 
-    Raises UsageError if the number of threads or a size is not positive.
+    Raises UsageError if a size is negative, or the number of threads not from 1 to MOST_THREADS.
     """
     if recipe.threads is not None and recipe.threads < 1:
         raise UsageError(f"{recipe.threads} threads: at least one is needed")
+    if recipe.threads is not None and recipe.threads > MOST_THREADS:
+        raise UsageError(f"{recipe.threads} threads: at most {MOST_THREADS} can be used here")
     options = ort.SessionOptions()
     options.log_severity_level = _ERROR_SEVERITY
     options.execution_order = getattr(ort.ExecutionOrder, _ORDERS[recipe.execution_order])
@@ -141,8 +150,8 @@ def session_options(recipe: Recipe) -> Any:
     if recipe.threads is not None:
         options.intra_op_num_threads = recipe.threads
     for name, size in recipe.free_dimensions.items():
-        if size < 1:
-            raise UsageError(f"dimension {name!r} is {size}: a size of at least 1 is needed")
+        if size < 0:
+            raise UsageError(f"dimension {name!r} is {size}: a size of at least 0 is needed")
         options.add_free_dimension_override_by_name(name, size)
     return options
 
@@ -162,7 +171,16 @@ def providers(recipe: Recipe) -> list[str]:
     return [recipe.provider, CPU_PROVIDER]
 
 
-def _typed(value: object, kind: type[_T]) -> _T:
+def typed(value: object, kind: type[_T]) -> _T:
+    """The value, if it is of that kind (truth values are no integers); else TypeError."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError(f"{value!r} is not of type {kind.__name__}")
+        raise TypeError(f"{printable(repr(value), _SHOWN)} is not of type {kind.__name__}")
     return value
+
+
+def typed_size(value: object, least: int) -> int:
+    """A whole number from `least` on that has 63 bits; else TypeError or ValueError."""
+    size = typed(value, int)
+    if not least <= size <= LARGEST_SIZE:
+        raise ValueError(f"{size if abs(size) <= LARGEST_SIZE else 'a huge number'} is no size")
+    return size

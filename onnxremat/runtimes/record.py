@@ -14,7 +14,7 @@ import onnx
 
 from onnxremat.errors import ModelError, UsageError
 from onnxremat.runtimes.library import RUNTIME_VERSION
-from onnxremat.runtimes.recipe import Recipe
+from onnxremat.runtimes.recipe import OptimizationLevel, Recipe, typed, typed_size
 
 METADATA_KEY = "onnxremat.plan"
 RECORD_VERSION = 2
@@ -30,6 +30,16 @@ class OptimizedFor:
     provider: str
     layout_width: int | None
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "OptimizedFor":
+        """Of plain data. Raises KeyError or TypeError for what is missing or of another kind."""
+        width = data["layout_width"]
+        return cls(
+            OptimizationLevel(data["level"]).value,
+            typed(data["provider"], str),
+            None if width is None else typed(width, int),
+        )
+
 
 @dataclass(frozen=True)
 class PlanRecord:
@@ -41,7 +51,9 @@ class PlanRecord:
     measured on. `input_shapes`: sizes in elements the plan holds for. `executed`: node names in
     plan order, if they were kept. `recomputed`: how many nodes were added. `original_sha256`: of
     the model file it was made from. `optimized`: what the runtime's own optimizations, done before
-    the plan, tie the file to. `exact`: whether the file gives the bits of the original.
+    the plan, tie the file to. `exact`: whether the file gives the bits of the original. `any_size`:
+    whether it runs at all sizes that its inputs leave open; its memory is promised for
+    `input_shapes` alone.
     """
 
     recipe: Recipe
@@ -57,6 +69,7 @@ class PlanRecord:
     executed: tuple[str, ...] = ()
     optimized: OptimizedFor | None = None
     exact: bool = True
+    any_size: bool = False
     runtime: str = RUNTIME
     runtime_version: str = RUNTIME_VERSION
     version: int = RECORD_VERSION
@@ -77,6 +90,7 @@ class PlanRecord:
         executed: tuple[str, ...] = (),
         optimized: OptimizedFor | None = None,
         exact: bool = True,
+        any_size: bool = False,
     ) -> "PlanRecord":
         """A record for this version of the runtime; threads are the recipe's."""
         return cls(
@@ -93,6 +107,7 @@ class PlanRecord:
             executed=executed,
             optimized=optimized,
             exact=exact,
+            any_size=any_size,
         )
 
     def to_json(self) -> str:
@@ -110,6 +125,7 @@ class PlanRecord:
             "input_shapes": {name: list(shape) for name, shape in self.input_shapes.items()},
             "executed": list(self.executed),
             "exact": self.exact,
+            "any_size": self.any_size,
             "optimized": None if self.optimized is None else asdict(self.optimized),
             "planner": self.planner,
             "recomputed": self.recomputed,
@@ -119,7 +135,8 @@ class PlanRecord:
 
     @classmethod
     def from_json(cls, text: str) -> "PlanRecord":
-        """The record that `to_json` wrote. Raises UsageError, saying what is wrong with it."""
+        """The record that `to_json` wrote. Raises UsageError, saying what is wrong with it, for
+        whatever else stands there."""
         try:
             data = json.loads(text)
             if data["version"] != RECORD_VERSION:
@@ -132,26 +149,33 @@ class PlanRecord:
             raise UsageError(f"the plan's record has no {error.args[0]!r}") from error
         except (TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"the plan's record is damaged: {error}") from error
+        except RecursionError:
+            raise UsageError("the plan's record is damaged: it is nested too deep") from None
 
     @classmethod
     def _from_data(cls, data: Mapping[str, Any]) -> "PlanRecord":
-        shapes = data["input_shapes"].items()
+        optimized = data["optimized"]
         return cls(
             recipe=Recipe.from_dict(data["recipe"]),
-            input_shapes={str(name): tuple(int(d) for d in shape) for name, shape in shapes},
-            figure=data["figure"],
-            limit_bytes=data["limit_bytes"],
-            planned_peak_bytes=data["planned_peak_bytes"],
-            measured_peak_bytes=data["measured_peak_bytes"],
-            planner=data["planner"],
-            recomputed=data["recomputed"],
-            original_sha256=data["original_sha256"],
-            threads=data["threads"],
-            executed=tuple(data["executed"]),
-            exact=data["exact"],
-            optimized=None if data["optimized"] is None else OptimizedFor(**data["optimized"]),
-            runtime=data["runtime"],
-            runtime_version=data["runtime_version"],
+            input_shapes={
+                typed(name, str): tuple(typed_size(size, 0) for size in typed(shape, list))
+                for name, shape in typed(data["input_shapes"], dict).items()
+            },
+            figure=typed(data["figure"], str),
+            limit_bytes=None if data["limit_bytes"] is None else typed_size(data["limit_bytes"], 0),
+            planned_peak_bytes=typed_size(data["planned_peak_bytes"], 0),
+            measured_peak_bytes=typed_size(data["measured_peak_bytes"], 0),
+            planner=typed(data["planner"], str),
+            recomputed=typed(data["recomputed"], int),
+            original_sha256=typed(data["original_sha256"], str),
+            threads=None if data["threads"] is None else typed_size(data["threads"], 1),
+            executed=tuple(typed(name, str) for name in typed(data["executed"], list)),
+            exact=typed(data["exact"], bool),
+            # Older files do not say; their inputs may leave open what they depend on.
+            any_size=data.get("any_size", False) is True,
+            optimized=None if optimized is None else OptimizedFor.from_dict(optimized),
+            runtime=typed(data["runtime"], str),
+            runtime_version=typed(data["runtime_version"], str),
             version=data["version"],
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxremat.runtimes.library import RUNTIME_ERRORS, ort
+from onnxremat.runtimes.library import RUNTIME_ERRORS, model_content, native_path, ort
 from onnxremat.runtimes.recipe import Recipe, providers, session_options
 from onnxremat.runtimes.wire import REINTERPRETED, Array
 
@@ -50,7 +50,7 @@ class Runner:
         recipe: Recipe,
         inputs: Mapping[str, Any],
         *,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, str | bytes] | None = None,
         profile_prefix: str | None = None,
     ) -> None:
         self.number = number
@@ -140,10 +140,11 @@ class Runner:
 
 def runtime_session(model: Mapping[str, Any], recipe: Recipe, options: Any) -> Any:
     """The runtime's session of a model of a request. Raises what the runtime raises."""
-    content: Any = model["path"]
-    if model["data_folder"] is not None:
-        options.add_session_config_entry(DATA_FOLDER, model["data_folder"])
-        content = Path(content).read_bytes()
+    path, data_folder = Path(model["path"]), model["data_folder"]
+    content = model_content(path) if data_folder is None else path.read_bytes()
+    if isinstance(content, bytes):
+        folder = path.parent if data_folder is None else data_folder
+        options.add_session_config_entry(DATA_FOLDER, native_path(folder))
     # Without enable_fallback=0 a refusal would be printed and tried again.
     return ort.InferenceSession(content, options, providers=providers(recipe), enable_fallback=0)
 

@@ -1,17 +1,21 @@
 """What the child process can do with models. Each action takes a request and returns plain data."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onnxremat.runtimes import resident as memory
+from onnxremat.runtimes.heap_trace import read_trace
+from onnxremat.runtimes.library import native_path
 from onnxremat.runtimes.recipe import Recipe, session_options
 from onnxremat.runtimes.runner import Runner, RuntimeRefusal, refusals, runtime_session
+from onnxremat.runtimes.watching import PROGRESS
 from onnxremat.runtimes.wire import Array, read_arrays, write_arrays
 
 STATS_FILE = "workspace.csv"
+HEAP_FILE = "heap.bin"
 STATS_CONFIG = "session.collect_node_memory_stats_to_file"
 PROFILE_PREFIX = "profile"
 OPTIMIZED_FILE, WEIGHTS_FILE = "optimized.onnx", "optimized.weights"
@@ -40,6 +44,11 @@ class Request:
             data["options"],
         )
 
+    def tell(self, text: str) -> None:
+        """Let the parent know what is being done (see `watching`)."""
+        with (self.folder / PROGRESS).open("a", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+
     def runner(self, number: int, **settings: Any) -> Runner:
         """Model `number`, opened."""
         return Runner(number, self.models[number], self.recipes[number], self.inputs, **settings)
@@ -60,15 +69,34 @@ def outputs(request: Request) -> dict[str, Any]:
 
 
 def profile(request: Request) -> dict[str, Any]:
-    """Run `runs` times with ONNX Runtime's profiling and memory statistics on."""
-    config = {STATS_CONFIG: str(request.folder / STATS_FILE)}
+    """Run at most `runs` times with ONNX Runtime's profiling and memory statistics on.
+
+    Runs end when the next one would not end within `seconds`; the first one is made anyway.
+    """
+    config = {STATS_CONFIG: native_path(request.folder / STATS_FILE)}
     runner = request.runner(0, config=config, profile_prefix=PROFILE_PREFIX)
-    for _ in range(request.options["runs"]):
-        runner.run()
-        runner.release()
+    seconds = _run_within(request, runner.run, runner, "profiled run")
     profile_file = runner.session.end_profiling()
     del runner  # the statistics are written when the session ends
-    return {"profile": Path(profile_file).name, "stats": STATS_FILE}
+    return {"profile": Path(profile_file).name, "stats": STATS_FILE, "run_seconds": seconds}
+
+
+def _run_within(request: Request, run: Callable[[], Any], runner: Runner, what: str) -> list[float]:
+    """Call `run` at most `runs` times, and only as often as `seconds` permit; how long each took.
+
+    The outputs of each run are let go of before the next.
+    """
+    runs, seconds = request.options["runs"], request.options.get("seconds")
+    took: list[float] = []
+    while len(took) < runs:
+        if took and seconds is not None and sum(took) + max(took) > seconds:
+            break
+        request.tell(f"{what} {len(took) + 1} of {runs}")
+        start = time.perf_counter()
+        run()
+        took.append(time.perf_counter() - start)
+        runner.release()
+    return took
 
 
 def optimize(request: Request) -> dict[str, Any]:
@@ -78,7 +106,7 @@ def optimize(request: Request) -> dict[str, Any]:
     """
     with refusals(0):
         options = session_options(request.recipes[0])
-        options.optimized_model_filepath = str(request.folder / OPTIMIZED_FILE)
+        options.optimized_model_filepath = native_path(request.folder / OPTIMIZED_FILE)
         for key, value in (
             ("file_name", WEIGHTS_FILE),
             ("min_size_in_bytes", str(_SMALLEST_EXTERNAL_BYTES)),
@@ -89,14 +117,18 @@ def optimize(request: Request) -> dict[str, Any]:
 
 
 def heap(request: Request) -> dict[str, Any]:
-    """Most bytes that malloc held at once during each of `runs` runs, counted by memray."""
+    """Most bytes that malloc held at once during each of `runs` runs, counted by memray; of fewer
+    runs if the next would not end within `seconds`."""
     try:
         import memray  # noqa: F401
     except ImportError as error:
         return {"unavailable": f"memray cannot be imported: {error}"}
     runner = request.runner(0)
-    runs = range(request.options["runs"])
-    return {"run_peaks_bytes": [_heap_peak_bytes(request.folder, runner) for _ in runs]}
+    peaks: list[int] = []
+    _run_within(
+        request, lambda: peaks.append(_heap_peak_bytes(request.folder, runner)), runner, "run"
+    )
+    return {"run_peaks_bytes": peaks}
 
 
 def resident(request: Request) -> dict[str, Any]:
@@ -123,7 +155,8 @@ SHORT_SECONDS = 0.25
 def times(request: Request) -> dict[str, Any]:
     """Seconds of every model in each round; models alternate within a round.
 
-    There are `pairs` rounds, and of short runs more, until they have taken TIMED_SECONDS. Before
+    There are `pairs` rounds, and of short runs more, until they have taken TIMED_SECONDS; fewer if
+    the next one would not end within `seconds`, and one at least. Before
     each run is a pause, so that no thread of another session still waits for work in a loop, and a
     short one runs once untimed, so that its threads and what it reads are awake.
     """
@@ -131,11 +164,17 @@ def times(request: Request) -> dict[str, Any]:
     for runner in runners:
         runner.run()
         runner.release()
-    rounds = []
+    rounds: list[list[float]] = []
+    limit = request.options.get("seconds")
+    began = time.perf_counter()
     spent, shortest = 0.0, [float("inf")] * len(runners)
     for number in range(request.options["pairs"] * MOST_ROUNDS):
         if number >= request.options["pairs"] and spent > TIMED_SECONDS:
             break
+        passed = time.perf_counter() - began
+        if limit is not None and rounds and passed * (number + 1) / number > limit:
+            break
+        request.tell(f"round {number + 1}")
         order = runners if number % 2 == 0 else runners[::-1]
         seconds = [0.0] * len(runners)
         for runner in order:
@@ -154,41 +193,39 @@ def times(request: Request) -> dict[str, Any]:
 
 
 def node_heaps(request: Request) -> dict[str, Any]:
-    """Single nodes: model 0 makes the values, every other model is one node on them.
+    """The heap of a run of model 0, which has marks, node by node (see `heap_trace`).
 
-    Scratch is the heap peak of a run less the bytes of the node's outputs, the smaller of two
-    runs: the first may set up what stays. Values go from session to session without a copy. A
-    node that the runtime refuses alone is None.
+    `mark_bytes` is the size of a mark. A first run may set up what stays, so it is not counted.
+    Records are read for `seconds` at most, counted from the start of this.
     """
     try:
-        import memray  # noqa: F401
+        import memray
     except ImportError as error:
         return {"unavailable": f"memray cannot be imported: {error}"}
-    maker = request.runner(0)
-    if maker.binding is None:
-        return {"unavailable": "text inputs cannot be bound"}
-    values = maker.values()
-    found: list[dict[str, Any] | None] = []
-    for number in range(1, len(request.models)):
-        try:
-            found.append(_single_node(request, number, values))
-        except RuntimeRefusal:
-            found.append(None)
-    return {"nodes": found}
-
-
-def _single_node(request: Request, number: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    runner = Runner(number, request.models[number], request.recipes[number], values)
-    peak = min(_heap_peak_bytes(request.folder, runner) for _ in range(2))
-    types = runner.output_types()
-    seconds = []
-    for _ in range(3):
-        runner.release()
-        start = time.perf_counter()
+    end = time.monotonic() + request.options["seconds"]
+    runner = request.runner(0)
+    request.tell("counting the heap, run 1 of 2")
+    runner.run()
+    runner.release()
+    request.tell("counting the heap, run 2 of 2")
+    record = request.folder / HEAP_FILE
+    with memray.Tracker(record):
         runner.run()
-        seconds.append(time.perf_counter() - start)
-    scratch = max(peak - runner.output_bytes(), 0)
-    return {"scratch_bytes": scratch, "seconds": sorted(seconds)[1], "outputs": types}
+    with memray.FileReader(record) as reader:
+        everything = max(reader.metadata.total_allocations, 1)
+
+        def late(number: int) -> bool:
+            request.tell(f"reading what was allocated, {100 * number // everything}%")
+            return bool(time.monotonic() > end)
+
+        trace = read_trace(
+            reader.get_allocation_records(),
+            request.options["mark_bytes"],
+            reader.metadata.main_thread_id,
+            late,
+        )
+    record.unlink()
+    return trace.to_dict()
 
 
 def _heap_peak_bytes(folder: Path, runner: Runner) -> int:
@@ -196,7 +233,7 @@ def _heap_peak_bytes(folder: Path, runner: Runner) -> int:
     import memray
 
     runner.release()
-    record = folder / "heap.bin"
+    record = folder / HEAP_FILE
     with memray.Tracker(record):
         runner.run()
     with memray.FileReader(record) as reader:

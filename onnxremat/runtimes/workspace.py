@@ -3,8 +3,8 @@
 The statistics add up what a kernel takes from the session's allocator. Some kernels also use C++
 containers, and some take the same scratch again and again. For the operators of
 `STATISTICS_EXACT` the statistics, with `known_workspace_bytes` added, equal the heap of the
-operator run alone, within a few KB (ONNX Runtime 1.31.1, CPU). Others are measured that way
-(see `isolation`).
+operator run alone, within a few KB (ONNX Runtime 1.31.1, CPU). Others are counted on the heap
+(see `node_heap`).
 """
 
 from collections.abc import Sequence

@@ -3,9 +3,11 @@
 import onnx
 
 from onnxremat.plan import Plan
-from onnxremat.prepare import Options, ProgressReport, Subject
-from onnxremat.runtimes.measure import in_memory, measure_activation
-from onnxremat.runtimes.predict import predict
+from onnxremat.prepare import Options, ProgressReport, Subject, stage
+from onnxremat.runtimes.measure import PeakMeasurement, in_memory, measure_activation
+from onnxremat.runtimes.measure_time import PEAK_SHARE
+from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES, predict
+from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.provable import provable_types
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.targets.target import Made, Target, expected_profile, verify_in_recipe, write_plan
@@ -18,18 +20,27 @@ class RecipeTarget(Target):
     figure = "activation peak"
     rules = RECIPE_RULES
     bound_rules = RECIPE_RULES
+    node_bytes = BOOKKEEPING_NODE_BYTES
     tolerance = 0.02
 
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
         feed = subject.feed
-        self.subject, self._progress = subject, progress
+        self.subject, self._options, self._progress = subject, options, progress
         self.recipe = feed.recipe
-        progress("measuring the original")
-        self.original = measure_activation(feed.source(), feed.inputs, feed.recipe)
+        self.original = self._measured(feed.source(), "measuring the original")
         self.released = self.original
         if subject.released.changed:
-            source = subject.released_source()
-            self.released = measure_activation(source, feed.inputs, feed.recipe)
+            what = "measuring the original with no unread value held"
+            self.released = self._measured(subject.released_source(), what)
+
+    def _measured(self, source: ModelSource, what: str) -> PeakMeasurement:
+        return measure_activation(
+            source,
+            self.subject.feed.inputs,
+            self.recipe,
+            seconds=PEAK_SHARE * self._options.measure_limit,
+            listener=stage(self._progress, what),
+        )
 
     def expected_bytes(self, plan: Plan) -> int:
         """By the emulation of the runtime's allocation (0.02% off in the median)."""
@@ -42,12 +53,11 @@ class RecipeTarget(Target):
         return predict(rewritten.model, profile, self.recipe, types, order=profile.order).heap_bytes
 
     def make(self, plan: Plan) -> Made:
-        self._progress("measuring the plan")
-        feed = self.subject.feed
         rewritten = write_plan(self.subject.imported, plan, self.recipe.execution_order)
-        source = in_memory(rewritten.model, feed.loaded.base_dir)
-        measured = measure_activation(source, feed.inputs, self.recipe)
-        return Made(rewritten, rewritten.model, measured)
+        source = in_memory(rewritten.model, self.subject.feed.loaded.base_dir)
+        return Made(rewritten, rewritten.model, self._measured(source, "measuring the plan"))
 
     def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
-        return verify_in_recipe(self.subject, made, final, self.original, self._progress)
+        return verify_in_recipe(
+            self.subject, made, final, self.original, self._options, self._progress
+        )

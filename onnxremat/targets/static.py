@@ -26,16 +26,19 @@ class StaticTarget(Target):
     """Limits the size of the arena.
 
     Scratch of ONNX Runtime's kernels does not count: another runtime has kernels of its own. The
-    file is verified in ONNX Runtime all the same, for its bits and its order.
+    file is verified in ONNX Runtime all the same, for its bits and its order. It declares its
+    sizes: the offsets beside it hold for no others.
     """
 
     figure = "arena"
     rules = replace(GENERIC_RULES, count_workspace=False, alignment_bytes=64)
     bound_rules = rules
+    node_bytes = 0
     tolerance = 0.1
+    sized = True
 
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
-        self.subject, self._progress, self._seed = subject, progress, options.seed
+        self.subject, self._progress, self._options = subject, progress, options
         self.recipe = subject.feed.recipe
         progress("placing the buffers of the model's own order")
         plan = self._placed(own_schedule(subject.imported, self.recipe.execution_order))
@@ -48,7 +51,7 @@ class StaticTarget(Target):
             self.rules,
             alignment_bytes=self.rules.alignment_bytes,
             seconds=_OFFSET_SECONDS,
-            seed=self._seed,
+            seed=self._options.seed,
         )
 
     def expected_bytes(self, plan: Plan) -> int:
@@ -63,7 +66,9 @@ class StaticTarget(Target):
         return Made(rewritten, rewritten.model, _arena(static), static=static)
 
     def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
-        return verify_in_recipe(self.subject, made, final, self.original, self._progress)
+        return verify_in_recipe(
+            self.subject, made, final, self.original, self._options, self._progress
+        )
 
 
 def _arena(plan: StaticPlan) -> PeakMeasurement:

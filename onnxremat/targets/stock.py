@@ -8,7 +8,7 @@ from onnxremat.plan import Plan
 from onnxremat.prepare import Options, ProgressReport, Subject
 from onnxremat.runtimes.compare import Rounding, rounding
 from onnxremat.runtimes.measure import in_memory, run_outputs
-from onnxremat.runtimes.predict import Prediction, predict
+from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES, Prediction, predict
 from onnxremat.runtimes.recipe import STOCK, ExecutionOrder, OptimizationLevel
 from onnxremat.runtimes.rules import STOCK_RULES
 from onnxremat.targets.target import Made, Target, expected_profile, write_plan
@@ -44,6 +44,7 @@ class StockTarget(Target):
     figure = "resident peak with default session options"
     rules = STOCK_RULES
     bound_rules = None
+    node_bytes = BOOKKEEPING_NODE_BYTES
     tolerance = 0.12
 
     def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:

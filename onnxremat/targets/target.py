@@ -10,11 +10,11 @@ from onnxremat.graph import Graph
 from onnxremat.importer import ImportedModel
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Plan
-from onnxremat.prepare import ProgressReport, Subject
+from onnxremat.prepare import Options, ProgressReport, Subject
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMeasurement
-from onnxremat.runtimes.order import default_order, emulated_order, is_constant, priority_order
-from onnxremat.runtimes.profiling import RunProfile
+from onnxremat.runtimes.order import default_order, is_constant, priority_order
+from onnxremat.runtimes.profiling import RunProfile, carried_profile
 from onnxremat.runtimes.recipe import ExecutionOrder, Recipe
 from onnxremat.schedule import Schedule, given_order, with_eager_ops, without_unread
 from onnxremat.verification import Verification, verify
@@ -46,19 +46,23 @@ class Target(Protocol):
     `subject`: what is planned; may be exchanged for one with substitutes before the first plan.
     `figure`: what `--mem` limits, in words. `rules`: of memory, for the planner. `bound_rules`:
     rules under which no schedule can go below the bound in this target, None if nothing is proved
-    there. `tolerance`: the share by which `expected_bytes` may err. `original` and `released`: the
+    there. `node_bytes`: what the runtime keeps for each node that a file has more, beside buffers.
+    `tolerance`: the share by which `expected_bytes` may err. `original` and `released`: the
     figure of the model as it came, and without values that nobody reads. `recipe`: the session
-    options that the file is to be opened with.
+    options that the file is to be opened with. `sized`: the file holds for the planned sizes only,
+    whatever is in it.
     """
 
     subject: Subject
     figure: str
     rules: MemoryRules
     bound_rules: MemoryRules | None
+    node_bytes: int
     tolerance: float
     original: PeakMeasurement
     released: PeakMeasurement
     recipe: Recipe
+    sized: bool = False
 
     def expected_bytes(self, plan: Plan) -> int:
         """What `make(plan)` will measure, as far as it can be told before."""
@@ -78,6 +82,7 @@ def verify_in_recipe(
     made: Made,
     final: onnx.ModelProto,
     original: PeakMeasurement,
+    options: Options,
     progress: ProgressReport,
 ) -> Verification:
     """Both models compared under the recipe's session options; peaks are those known already.
@@ -92,6 +97,7 @@ def verify_in_recipe(
         feed.recipe,
         progress=progress,
         measured=(original, made.measured),
+        measure_limit=options.measure_limit,
         reference=None if subject.exact else subject.released_source(),
     )
 
@@ -145,11 +151,4 @@ def write_plan(imported: ImportedModel, plan: Plan, mode: ExecutionOrder) -> Rew
 def expected_profile(subject: Subject, rewritten: Rewritten, mode: ExecutionOrder) -> RunProfile:
     """The profile of a rewritten model that nobody has run yet: a node does what the node of the
     subject does that it stands for, less outputs that were dropped."""
-    known = subject.profile.nodes
-    made = rewritten.model.graph.node
-    nodes = {
-        i: replace(known[v], outputs=known[v].outputs[: len(made[i].output)])
-        for i, v in enumerate(rewritten.origin)
-        if v is not None and v in known
-    }
-    return RunProfile(tuple(emulated_order(made, mode)), nodes)
+    return carried_profile(subject.profile, rewritten.model, rewritten.origin, mode)

@@ -8,7 +8,7 @@ from math import prod
 from onnxremat.costs import DEFAULT_COSTS
 from onnxremat.tiling.grids import Grid
 from onnxremat.tiling.sequence import Sequence
-from onnxremat_rewriters.tile import Box, NodeTile, extent
+from onnxremat_rewriters.tile import Box, NodeTile, Part, extent
 
 RUN_NS = 60
 """What a run of bytes takes to be copied, however short (measured in columns of pictures)."""
@@ -30,6 +30,8 @@ def cost_of_all_tiles(sequence: Sequence, node: NodeTile, grid: Grid, threads: i
     """Nanoseconds of a node in all tiles: views and crops count with the tile (`moved`)."""
     if node.step.crop:
         return 0
+    if node.step.parts:
+        return grid.tiles * sum(cost_of_part(sequence, node.node, p) for p in node.step.parts)
     repeated = _repeated(node.step.makes, _whole_shape(sequence, node), grid)
     return cost_in_tiles(
         sequence, node.node, node.shape, repeated, started=grid.tiles, threads=threads
@@ -65,6 +67,16 @@ def cost_in_tiles(
     busy = max(0, sequence.imported.graph.ops[v].cost - overhead)
     slower = _slower_in_tiles(sequence, node, made, threads)
     return round(busy * repeated * slower) + started * overhead
+
+
+def cost_of_part(sequence: Sequence, node: int, part: Part) -> int:
+    """Nanoseconds of one of the nodes that stand for a node: its share of the whole if it is of the
+    same type, else those of a copy."""
+    name = sequence.view.nodes[node].output[0]
+    if part.op == sequence.view.nodes[node].op_type:
+        share = prod(part.shape) / max(1, sequence.view.types[name].elements)
+        return cost_in_tiles(sequence, node, part.shape, share, started=1, threads=1)
+    return moving_cost(sequence.part_bytes(name, part.shape))
 
 
 def _whole_shape(sequence: Sequence, node: NodeTile) -> tuple[int, ...]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from math import prod
 
 from onnxremat.costs import DEFAULT_COSTS
+from onnxremat.importer.nodes import op_key
 from onnxremat.importer.views import root_of
-from onnxremat.tiling.costs import cost_in_tiles, moving_cost
+from onnxremat.tiling.costs import cost_in_tiles, cost_of_part, moving_cost
 from onnxremat.tiling.sequence import Sequence
 from onnxremat_rewriters.tile import Box, Instruction, Kind, Piece, extent
 
@@ -52,7 +53,7 @@ def footprint(
     for one in instructions:
         layout.run(one)
     layout.leave(left)
-    return Footprint(layout.peak(), layout.cost, layout.moved, len(instructions))
+    return Footprint(layout.peak(), layout.cost, layout.moved, sum(i.nodes for i in instructions))
 
 
 def _runs_in(box: Box, have: Box) -> int:
@@ -96,6 +97,7 @@ class _Layout:
             runs = _runs_in(one.box, one.have)
         else:
             runs = prod(one.makes.shape[: one.axis]) * len(reads)
+        self.moved += (one.nodes - 1) * DEFAULT_COSTS.overhead_ns
         self.moved += moving_cost(self._size[self.piece(one.makes)], runs)
 
     def _node(self, one: Instruction, reads: Many[int]) -> None:
@@ -109,14 +111,19 @@ class _Layout:
             self._buffer_of[one.makes.serial] = reads[0] if reads else OUTSIDE
             return
         op = sequence.imported.graph.ops[v]
+        if one.part is not None:
+            self.cost += cost_of_part(sequence, one.node, one.part)
+            self.piece(one.makes)
+            return
         full = sequence.view.types[one.makes.name].elements
         share = prod(one.makes.shape) / full if full else 1.0
         self.cost += cost_in_tiles(
             sequence, one.node, one.makes.shape, share, started=1, threads=self._threads
         )
-        fixed = min(op.workspace_bytes, self._threads * THREAD_SCRATCH_BYTES)
-        scratch = fixed + round((op.workspace_bytes - fixed) * share)
-        self._scratch[-1] = max(scratch, self._columns_bytes(one))
+        if sequence.rules.count_workspace:
+            fixed = min(op.workspace_bytes, self._threads * THREAD_SCRATCH_BYTES)
+            scratch = fixed + round((op.workspace_bytes - fixed) * share)
+            self._scratch[-1] = max(scratch, self._columns_bytes(one))
         buffer = self.piece(one.makes)
         pairs = sequence.rules.inplace.get(op.op_type, ())
         allowed = [i for i, o in pairs if o == one.output and i < len(reads)]
@@ -127,7 +134,7 @@ class _Layout:
         not: all columns are gathered at once (MLAS; measured)."""
         assert one.node is not None
         node, types = self._sequence.view.nodes[one.node], self._sequence.view.types
-        weights = types.get(node.input[1]) if node.op_type == "Conv" else None
+        weights = types.get(node.input[1]) if op_key(node) in ("Conv", "FusedConv") else None
         if weights is None or prod(weights.shape[2:]) == 1:
             return 0
         pixels = prod(one.makes.shape[2:])

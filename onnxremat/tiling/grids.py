@@ -44,9 +44,10 @@ LONG = ((4, 2), (8, 2), (8, 3), (12, 3), (16, 4), (24, 4), (32, 4), (32, 8))
 
 
 def single_axes(shape: Sequence[int]) -> tuple[int, ...]:
-    """The axes worth trying alone: all of more than one element but the last of fewer than four."""
+    """The axes worth trying alone: all of more than one element but the last of a matrix, which is
+    summed over or has weights of its own. The last of three is time in [batch, channels, time]."""
     last = len(shape) - 1
-    return tuple(a for a, size in enumerate(shape) if size > 1 and (a < last or last == 3))
+    return tuple(a for a, size in enumerate(shape) if size > 1 and (a < last or last >= 2))
 
 
 def strips(shape: Sequence[int], axis: int) -> Family:

@@ -2,21 +2,30 @@
 
 from dataclasses import replace
 
-from onnxremat.memory import profile
+from onnxremat.memory import MemoryRules, profile
 from onnxremat.prepare import Options, Subject, studied
-from onnxremat.runtimes.rules import RECIPE_RULES
+from onnxremat.runtimes.profiling import carried_profile
 from onnxremat.schedule import Schedule, given_order
 from onnxremat_rewriters.recompute import apply_schedule
 from onnxremat_rewriters.release import release
 
 
-def ordered_subject(subject: Subject, order: Schedule, options: Options) -> Subject:
-    """The subject with its nodes in another order, run once and imported again; the subject itself
-    if that order has no smaller peak."""
+def ordered_subject(
+    subject: Subject, order: Schedule, rules: MemoryRules, options: Options
+) -> Subject:
+    """The subject with its nodes in another order, imported again; the subject itself if that order
+    has no smaller peak under `rules`. What its nodes do is known, so that nothing is run, unless
+    the runtime executes others."""
     graph = subject.imported.graph
-    peaks = [profile(graph, s, RECIPE_RULES).peak_bytes for s in (order, given_order(graph))]
+    peaks = [profile(graph, s, rules).peak_bytes for s in (order, given_order(graph))]
     if peaks[0] >= peaks[1]:
         return subject
     made = apply_schedule(subject.imported, order)
-    again = studied(subject.feed, release(made.model), options)
-    return replace(again, replaced=subject.replaced, rounded=subject.rounded)
+    released = release(made.model)
+    run = None
+    if subject.settled:
+        origin = [None if i is None else made.origin[i] for i in released.origin]
+        mode = subject.feed.recipe.execution_order
+        run = carried_profile(subject.profile, released.model, origin, mode)
+    again = studied(subject.feed, released, options, run=run)
+    return replace(again, replaced=subject.replaced, rounded=subject.rounded, sized=subject.sized)

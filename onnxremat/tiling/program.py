@@ -24,13 +24,15 @@ def cheapest_route(
     ends: Sequence[int],
     segment: Callable[[int, int, float], int | None],
     below_cost: float = inf,
+    too_dear: Callable[[], None] = lambda: None,
 ) -> Route | None:
     """The cheapest way from cut 0 to the last cut; None if there is none of less than `below_cost`.
 
     `whole[v]`: op v may run whole, at no extra cost. `starts` and `ends`: ascending cuts where a
     segment may begin and end. `segment(i, j, below)`: its cost, not negative; None if it cannot be
     or costs `below` or more. Asked only for segments with an op that cannot run whole, and where
-    the answer can matter.
+    the answer can matter. `too_dear()` is called where no segment was asked for since the way to it
+    costs `below_cost` already.
     """
     count = len(whole)
     least: list[int | None] = [0] + [None] * count
@@ -48,6 +50,8 @@ def cheapest_route(
             if before is None or hot[i] == hot[c]:
                 continue
             below = (below_cost if so_far is None else min(so_far, below_cost)) - before
+            if below <= 0 and so_far is None:
+                too_dear()
             cost = segment(i, c, below) if below > 0 else None
             if cost is not None and cost < below:
                 least[c] = before + cost

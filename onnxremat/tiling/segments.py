@@ -10,6 +10,7 @@ from math import inf, prod
 
 from onnxremat.costs import DEFAULT_COSTS
 from onnxremat.tiling.costs import moving_cost
+from onnxremat.tiling.effort import Effort
 from onnxremat.tiling.footprint import Footprint, footprint
 from onnxremat.tiling.grids import Family, Grid, carrying, pairs, single_axes, strips
 from onnxremat.tiling.sequence import Sequence
@@ -45,13 +46,15 @@ class Option:
 class Segments:
     """All segments of a sequence, evaluated when asked and remembered.
 
-    `most_nodes` is what one segment may have at most. Not thread-safe.
+    `most_nodes` is what one segment may have at most; `effort` counts the work.
+    `pruned` turns true where something was left out for its cost. Not thread-safe.
     """
 
     sequence: Sequence
     threads: int
     allow_rounding: bool
     most_nodes: int
+    effort: Effort
 
     def __post_init__(self) -> None:
         self._walks: dict[tuple[int, Grid], Walk] = {}
@@ -60,6 +63,7 @@ class Segments:
         self._inner: dict[tuple[int, Grid], list[tuple[int, int]]] = {}
         self._worth_carrying = WORTH_CARRYING * self.sequence.imported.graph.total_cost()
         self.failures: dict[int, str] = {}
+        self.pruned = False
 
     def floor_bytes(self, i: int, j: int) -> int:
         """No way to run the segment in tiles holds less: what is held at i, the Concat at j."""
@@ -93,6 +97,7 @@ class Segments:
     ) -> Option | None:
         low, high, best = 0, len(family), None
         if high and self._is_too_dear(i, j, family[0], below_cost):
+            self.pruned = True
             return None  # More tiles cost more.
         while low < high:
             middle = (low + high) // 2
@@ -102,6 +107,7 @@ class Segments:
                 continue
             found = self.option(i, j, grid, below_cost)
             if found is None or found.cost >= below_cost:
+                self.pruned |= found is not None
                 high = middle
             elif found.peak_bytes <= budget_bytes:
                 best, high = found, middle
@@ -152,7 +158,9 @@ class Segments:
     def _walk(self, j: int, grid: Grid) -> Walk:
         key = (j, grid)
         if key not in self._walks:
-            self._walks[key] = Walk(self.sequence, j, grid, self.threads, self.allow_rounding)
+            self._walks[key] = Walk(
+                self.sequence, j, grid, self.threads, self.allow_rounding, self.effort
+            )
         return self._walks[key]
 
     def option(self, i: int, j: int, grid: Grid, below_cost: float = inf) -> Option | None:
@@ -165,6 +173,7 @@ class Segments:
             try:
                 sample = walk.tile(i, below_cost - joining)
             except TooDearError:
+                self.pruned = True
                 return None
             if sample is None or self._is_pointless(sample, grid):
                 if walk.failure and self._is_spatial(j, grid):
@@ -173,6 +182,7 @@ class Segments:
                 return None
             cost = sample.extra_cost + joining
             if cost + self._carry_cost(sample, grid) >= below_cost:
+                self.pruned = True
                 return None
             one = self._footprint(sample.tile)
             self._inner.setdefault((j, grid), []).append((i, one.inner_bytes))
@@ -196,6 +206,7 @@ class Segments:
 
     def _footprint(self, tile: TilePlan) -> Footprint:
         run = program_of_tile(self.sequence.view, tile)
+        self.effort.spend(len(run.instructions))
         return footprint(
             self.sequence, run.instructions, self.threads, taken=run.taken, left=run.left
         )
@@ -274,6 +285,7 @@ class Segments:
                     return None
                 step = step // 2 if step % 2 == 0 else 1
         run = program(s.view, planned)
+        self.effort.spend(2 * len(run))
         dying = s.dying(i, j)
         made = [one.makes for one in run[len(run) - len(names) :]]
         one = footprint(s, run, self.threads, left=made, dying=dying)

@@ -15,7 +15,6 @@ from onnxremat.graph import TensorKind
 from onnxremat.importer import ImportedModel
 from onnxremat.importer.views import root_of
 from onnxremat.memory import MemoryRules, profile
-from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule
 from onnxremat_rewriters.tile import View
 
@@ -32,7 +31,7 @@ class Sequence:
 
     imported: ImportedModel
     view: View
-    rules: MemoryRules = RECIPE_RULES
+    rules: MemoryRules
     dropped: Mapping[int, int] = field(default_factory=dict)
     _leaving: dict[tuple[int, int], tuple[int, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -83,9 +82,11 @@ class Sequence:
         )
 
     def part_bytes(self, name: str, shape: tuple[int, ...]) -> int:
-        """Bytes of a part of a value; 0 where elements have no size."""
+        """Bytes of a buffer for a part of a value; 0 where elements have no size."""
         kind = self.view.types[name]
-        return kind.nbytes * prod(shape) // max(1, kind.elements) if kind.has_size else 0
+        if not kind.has_size:
+            return 0
+        return self.rules.buffer_bytes(kind.nbytes * prod(shape) // max(1, kind.elements))
 
     @cached_property
     def cut_bytes(self) -> tuple[int, ...]:

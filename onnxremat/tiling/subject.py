@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from onnxremat.importer import declare_sizes
 from onnxremat.prepare import Options, Subject, studied
 from onnxremat.tiling.plan import TilingPlan
 from onnxremat_rewriters.release import release
@@ -10,7 +11,7 @@ from onnxremat_rewriters.tile import tile
 
 def tiled_subject(subject: Subject, plan: TilingPlan, options: Options) -> Subject:
     """The subject in which the regions of `plan` run tile by tile, run once and imported again; the
-    subject itself if there are no regions.
+    subject itself if there are no regions. Its inputs declare the sizes that the tiles are for.
 
     The bits are those of the original at `plan.threads` threads. Raises ModelError if the runtime
     refuses the model.
@@ -24,6 +25,8 @@ def tiled_subject(subject: Subject, plan: TilingPlan, options: Options) -> Subje
         threads=plan.threads,
         allow_rounding=plan.allow_rounding,
     )
-    again = studied(subject.feed, release(made.model), options)
-    rounded = (subject.released.model.graph.node[index].name for index in made.rounded)
-    return replace(again, replaced=subject.replaced, rounded=(*subject.rounded, *rounded))
+    model = declare_sizes(made.model, subject.feed.binding, subject.types)
+    again = studied(subject.feed, release(model), options)
+    names = (subject.released.model.graph.node[index].name for index in made.rounded)
+    rounded = (*subject.rounded, *names)
+    return replace(again, replaced=subject.replaced, rounded=rounded, sized=True)

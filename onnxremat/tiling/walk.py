@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from onnxremat.tiling.costs import cost_of_all_tiles, cost_of_first_tiles
+from onnxremat.tiling.effort import Effort
 from onnxremat.tiling.grids import Grid
 from onnxremat.tiling.sequence import Sequence
 from onnxremat_rewriters.tile import Box, CannotTile, Demand, NodeTile, TilePlan
@@ -45,12 +46,19 @@ class Walk:
     """
 
     def __init__(
-        self, sequence: Sequence, j: int, grid: Grid, threads: int, allow_rounding: bool
+        self,
+        sequence: Sequence,
+        j: int,
+        grid: Grid,
+        threads: int,
+        allow_rounding: bool,
+        effort: Effort,
     ) -> None:
         self._sequence = sequence
         self._j = j
         self._grid = grid
         self._threads = threads
+        self._effort = effort
         second = Demand(sequence.view, threads, allow_rounding, ignored=sequence.free)
         self._tile = _Pair(second)
         if grid.carry:
@@ -91,6 +99,7 @@ class Walk:
                 name = sequence.imported.graph.tensors[t].name
                 if sequence.last_read[t] >= self._j and name not in sequence.free:
                     self._leave(name, first)
+            self._effort.spend(1 + self._next_node - first)
             for index in range(self._next_node, first - 1, -1):
                 self._count(*self._tile.node(index))
         except CannotTile as error:
@@ -174,6 +183,7 @@ class Walk:
             ]
             if not missing:
                 break
+            self._effort.spend(1)
             index = max(missing)
             names = [n for n in sequence.view.nodes[index].output if n in wanted]
             try:

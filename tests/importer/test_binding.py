@@ -48,14 +48,55 @@ def test_inner_names_may_be_bound_too() -> None:
         ({"x:0:1": 4}, "dimension 1 of input 'x:0' is 3, not 4"),
         ({"batch": 4, "z:0": 5}, "dimension 0 of input 'z' is 4, not 5"),
         ({"z:0": 4, "x:0:0": 5}, "is 4, not 5"),
-        ({"batch": 0}, "at least 1"),
-        ({"batch": -1}, "at least 1"),
+        ({"batch": -1}, "at least 0"),
+        ({"b*h": 4}, "give --dim x:0:2=SIZE"),
+        ({"*": 4, "batch": 5, "z:0": 6}, "is 5, not 6"),
+        ({"x:0:*": 4, "x*": 5}, "x:0:0 is given as 4 and as 5"),
+        ({"v*": 4}, r"no dimension 'v\*'; it has batch, x:0:2"),
     ],
 )
 def test_errors_say_what_to_do(dims: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         bind(TWO, **dims)
     assert "\n" not in str(caught.value)
+
+
+def test_a_size_may_be_zero() -> None:
+    assert bound(batch=0, **{"x:0:2": 0}) == {"x:0": (0, 3, 0), "z": (0, 3, 8)}
+    assert bind(TWO, **{"z:0": 0, "x:0:2": 8}).symbols == {"batch": 0}
+
+
+def test_a_star_stands_for_any_text() -> None:
+    assert bound(**{"*": 8}) == {"x:0": (8, 3, 8), "z": (8, 3, 8)}
+    assert bound(**{"*": 8, "batch": 4}) == {"x:0": (4, 3, 8), "z": (4, 3, 8)}
+    assert bound(**{"*": 4, "x:0:2": 8}) == {"x:0": (4, 3, 8), "z": (4, 3, 8)}
+    assert bound(**{"bat*": 4, "x*:2": 8}) == {"x:0": (4, 3, 8), "z": (4, 3, 8)}
+    starred = model([node("Relu", ["x"], ["y"])], inputs=[value("x", ["n*", "name"])])
+    assert bind(starred, **{"n*": 2, "name": 3}).symbols == {"n*": 2, "name": 3}
+
+
+def cache(dim: str | None) -> ModelProto:
+    """Fifty inputs with a size of that name."""
+    names = [f"past.{layer}.{kind}" for layer in range(25) for kind in ("key", "value")]
+    inputs = [value(name, [1, dim, 8]) for name in names]
+    return model([node("Concat", names, ["y"], axis=1)], inputs=inputs)
+
+
+def test_fifty_inputs_are_bound_at_once_and_asked_for_in_a_line() -> None:
+    with pytest.raises(UsageError) as caught:
+        bind(cache("past"))
+    assert str(caught.value) == (
+        "the model leaves sizes open: give --dim past=SIZE "
+        "(dimension 1 of input 'past.0.key' and 49 more)"
+    )
+    assert set(bind(cache("past"), past=0).input_shapes.values()) == {(1, 0, 8)}
+    for dims in ({}, {"post": 4}):
+        with pytest.raises(UsageError, match="and 46 more") as caught:
+            bind(cache(None), **dims)
+        assert len(str(caught.value)) < 400
+    shapes = bind(cache(None), **{"past.*:1": 0, "past.3.key:1": 2}).input_shapes
+    assert shapes.pop("past.3.key") == (1, 2, 8)
+    assert set(shapes.values()) == {(1, 0, 8)}
 
 
 def test_a_model_without_open_sizes_says_so() -> None:

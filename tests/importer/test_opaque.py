@@ -17,7 +17,7 @@ from onnxremat.importer import (
 )
 from onnxremat.memory import profile
 from onnxremat.plan import Limits, Problem
-from onnxremat.planners import PLANNERS
+from onnxremat.planners import PLANNERS, compile_kernels
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import check, given_order
 from onnxremat.training import cut, split_training
@@ -273,6 +273,7 @@ def test_planners_plan_training_graphs(planner: str) -> None:
     own = given_order(graph)
     peak = profile(graph, own, RECIPE_RULES).peak_bytes
     problem = Problem(graph, RECIPE_RULES, starts=(own,))
+    compile_kernels()
     plan = PLANNERS[planner].function(problem, Limits(seconds=2, seed=0))
     check(graph, plan.schedule)
     assert profile(graph, plan.schedule, RECIPE_RULES).peak_bytes == plan.peak_bytes

@@ -12,7 +12,6 @@ import onnx
 import pytest
 
 from onnxremat.errors import ModelError
-from onnxremat.runtimes import process
 from onnxremat.runtimes.measure import in_memory, measure_activation, run_outputs
 from onnxremat.runtimes.process import one_line
 from onnxremat.runtimes.recipe import RECIPE
@@ -120,24 +119,6 @@ def test_external_data_is_read_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     with pytest.raises(ModelError, match=r"w\.bin"):
         run_outputs(in_memory(slim, tmp_path / "elsewhere"), one, RECIPE)
-
-
-def test_the_environment_of_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    dirty = {
-        "MALLOC_ARENA_MAX": "1",
-        "LD_PRELOAD": "x.so",
-        "OMP_NUM_THREADS": "7",
-        "PYTHONMALLOC": "debug",
-        "ORT_LOAD_CONFIG_FROM_MODEL": "1",
-        "HOME": "/nowhere",
-    }
-    for name, text in dirty.items():
-        monkeypatch.setenv(name, text)
-    made = process.child_environment(None)
-    assert set(dirty) & set(made) == {"HOME"}
-    thresholds = process.child_environment(65536)
-    assert thresholds["MALLOC_MMAP_THRESHOLD_"] == "65536"
-    assert thresholds["MALLOC_TRIM_THRESHOLD_"] == "65536"
 
 
 def test_messages_lose_codes_paths_and_line_breaks() -> None:

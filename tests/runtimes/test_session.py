@@ -1,8 +1,12 @@
 """Files that carry a plan open with its recipe, and refuse other sizes."""
 
+import os
 import subprocess
 import sys
+import warnings
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import onnx
@@ -121,15 +125,78 @@ def test_bindings_take_planned_shapes_only(planned: Path) -> None:
         session.run_with_iobinding(ort.IOBinding(session))
 
 
+@pytest.fixture(params=[{"n": 2}, {}], ids=["named", "without a name"])
+def any_size(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A file that leaves its first size open, which the session knows by name or not at all."""
+    recipe = RECORD.recipe.with_dimensions(request.param)
+    path = tmp_path / "open.onnx"
+    onnx.save(attach_record(PLAIN, replace(RECORD, recipe=recipe, any_size=True)), path)
+    return path
+
+
+def test_other_sizes_are_one_warning_where_the_file_leaves_them_open(any_size: Path) -> None:
+    session = open_session(any_size)
+    said = "shape [4, 3]: its activation peak of 3.95 MB was promised for [2, 3] only"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session.run(None, {"x": GOOD})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for feed in (BAD, GOOD, BAD[:3], BAD):
+            assert np.array_equal(session.run(None, {"x": feed})[0], -feed)
+            value = ort.OrtValue.ortvalue_from_numpy(feed)
+            (made,) = session.run_with_ort_values(["y"], {"x": value})
+            assert np.array_equal(made.numpy(), -feed)
+            done, answers = Event(), []
+
+            def note(results: list[np.ndarray], *_: object, done=done, answers=answers) -> None:  # type: ignore[no-untyped-def]
+                answers.extend(results)
+                done.set()
+
+            session.run_async(None, {"x": feed}, note, None)
+            assert done.wait(20) and np.array_equal(answers[0], -feed)
+    assert [said in str(w.message) for w in caught] == [True]
+    assert caught[0].filename == __file__
+    for wrong in (np.ones((2, 4), np.float32), np.ones((2, 3, 1), np.float32)):
+        with pytest.raises(UsageError, match="planned for"):
+            session.run(None, {"x": wrong})
+
+
+def test_a_binding_takes_other_sizes_where_the_file_leaves_them_open(any_size: Path) -> None:
+    session = open_session(any_size)
+    planned, binding = session.io_binding(), session.io_binding()
+    for one in (planned, binding):
+        one.bind_output("y")
+        one.bind_cpu_input("x", GOOD)
+    with pytest.warns(UserWarning, match="promised for"):
+        binding.bind_cpu_input("x", BAD)
+    for feed in (BAD, GOOD, BAD[:3]):
+        binding.bind_ortvalue_input("x", ort.OrtValue.ortvalue_from_numpy(feed))
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        assert np.array_equal(binding.get_outputs()[0].numpy(), -feed)
+    session.run_with_iobinding(planned)
+    assert np.array_equal(planned.get_outputs()[0].numpy(), -GOOD)
+    binding.clear_binding_inputs()
+    binding.clear_binding_outputs()
+    target = np.zeros((4, 3), np.float32)
+    binding.bind_input("x", "cpu", 0, np.float32, [4, 3], BAD.ctypes.data)
+    binding.bind_output("y", "cpu", 0, np.float32, [4, 3], target.ctypes.data)
+    session.run_with_iobinding(binding)
+    assert np.array_equal(target, -BAD)
+    with pytest.raises(UsageError, match="planned for"):
+        binding.bind_cpu_input("x", np.ones((2, 4), np.float32))
+
+
 def test_files_without_a_plan_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "plain.onnx"
-    with pytest.raises(UsageError, match="there is no file"):
+    with pytest.raises(UsageError, match="no such file"):
         open_session(path)
     onnx.save(PLAIN, path)
     with pytest.raises(UsageError, match="holds no onnxremat plan"):
         open_session(path)
     path.write_bytes(b"\x00garbage")
-    with pytest.raises(ModelError, match="is not an ONNX model"):
+    with pytest.raises(ModelError, match="not an ONNX model"):
         open_session(path)
 
 
@@ -155,3 +222,21 @@ def test_opening_prints_nothing(planned: Path) -> None:
 
 def test_a_session_is_a_planned_session(planned: Path) -> None:
     assert type(open_session(planned)) is PlannedSession
+
+
+def test_telemetry_of_the_runtime_is_off_unless_the_environment_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    code = "import onnxremat.runtimes.session, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    kept = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    for given, seen in (({}, "1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**kept, **given, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == seen
+        if seen == "1":
+            assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,7 @@
 """Plans of tiles: what they predict holds, and what must be cut is cut."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +11,7 @@ import pytest
 from onnx import helper
 
 from models import BUILDERS
+from onnxremat.bounds import op_bytes
 from onnxremat.memory import profile
 from onnxremat.prepare import Options, Subject, prepare
 from onnxremat.runtimes.compare import different_names
@@ -17,14 +19,24 @@ from onnxremat.runtimes.measure import measure_activation, run_outputs
 from onnxremat.runtimes.predict import BOOKKEEPING_BYTES, BOOKKEEPING_NODE_BYTES
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import given_order
-from onnxremat.tiling import TilingPlan, choose_regions, most_nodes, tiled_subject
+from onnxremat.tiling import (
+    TileSearch,
+    Tiling,
+    TilingPlan,
+    choose_regions,
+    most_nodes,
+    tiled_subject,
+    uncut_bound,
+)
 from onnxremat.tiling import plan as bounds
 from onnxremat.tiling.costs import COPY_WEIGHT
+from onnxremat.tiling.routes import TOLERANCE
 from onnxremat.tiling.sequence import Sequence, droppable
 from onnxremat_rewriters.tile import view
 from tests.rewriters.tile.nets import Net
 
 OPTIONS = Options(threads=2)
+TILING = Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, threads=2, allow_rounding=False)
 
 
 def no_regions() -> onnx.ModelProto:
@@ -37,10 +49,10 @@ def no_regions() -> onnx.ModelProto:
 
 
 def refused() -> onnx.ModelProto:
-    """Softplus of a picture: its bits depend on where it is cut."""
+    """Sums over the channels of a picture."""
     net = Net()
     x = net.input("x", 1, 3, 64, 64)
-    return net.model(net.add("Softplus", net.add("Softplus", x)))
+    return net.model(net.add("LRN", net.add("LRN", x, size=3), size=3))
 
 
 def refused_at_its_peak() -> onnx.ModelProto:
@@ -70,12 +82,32 @@ def two_ranks() -> onnx.ModelProto:
     return net.model(x, net.add("ReduceMax", x, axes=[1], keepdims=0))
 
 
+def long_chain() -> onnx.ModelProto:
+    """Many ops that tiles can run through, between two convolutions."""
+    net = Net()
+    x = net.conv(net.input("x", 1, 1, 128, 128), 1, 16, 3)
+    for _ in range(200):
+        x = net.add("Relu", x)
+    return net.model(net.conv(x, 16, 1, 3))
+
+
+def much_scratch() -> onnx.ModelProto:
+    """Convolutions that need tiles, and an LRN, which is not cut and needs scratch."""
+    net = Net()
+    x = net.conv(net.input("x", 1, 3, 64, 64), 3, 48, 3)
+    x = net.conv(net.add("Relu", x), 48, 8, 3)
+    x = net.add("LRN", x, size=3)
+    return net.model(net.conv(x, 8, 1, 3))
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "espcn": lambda: BUILDERS["espcn"](size=192, scale=2),
     "unet": lambda: BUILDERS["unet"](size=128, base=16, levels=3),
     "mobilenet": lambda: BUILDERS["mobilenet"](size=128),
     "transformer": lambda: BUILDERS["transformer"](depth=1, sequence=512, heads=4, width=64),
     "two ranks": two_ranks,
+    "long chain": long_chain,
+    "much scratch": much_scratch,
     "no regions": no_regions,
     "refused": refused,
     "refused at its peak": refused_at_its_peak,
@@ -98,7 +130,7 @@ def own_peak(of: Subject) -> int:
 
 def choose(name: str, share: float | None, seconds: float = 60.0) -> TilingPlan:
     budget = None if share is None else int(own_peak(subject(name)) * share)
-    return choose_regions(subject(name), budget, threads=2, allow_rounding=False, seconds=seconds)
+    return choose_regions(subject(name), budget, TILING, seconds=seconds)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +184,7 @@ def test_attention_is_cut_into_query_rows_or_heads() -> None:
     assert {axis for axis, _ in region.grid} <= {1, 2}
 
 
-@pytest.mark.parametrize(("name", "word"), [("no regions", "axis"), ("refused", "Softplus")])
+@pytest.mark.parametrize(("name", "word"), [("no regions", "axis"), ("refused", "LRN")])
 @pytest.mark.parametrize("share", [0.5, None])
 def test_a_model_without_regions_says_so_in_one_line(
     name: str, word: str, share: float | None
@@ -212,7 +244,7 @@ def test_no_time_gives_no_regions_rather_than_an_error() -> None:
 
 def test_values_with_a_gap_can_be_dropped_the_largest_first() -> None:
     of = subject("unet")
-    sequence = Sequence(of.imported, view(of.released.model, of.types))
+    sequence = Sequence(of.imported, view(of.released.model, of.types), RECIPE_RULES)
     found = droppable(sequence)
     names = [of.imported.graph.tensors[t].name for t in found]
     assert names[0].startswith("enc1")
@@ -229,6 +261,76 @@ def test_outputs_of_different_ranks_are_not_cut_together() -> None:
 
 def test_a_stop_ends_the_search() -> None:
     peak = own_peak(subject("unet"))
-    arguments = {"threads": 2, "allow_rounding": False, "seconds": 60.0}
-    plan = choose_regions(subject("unet"), peak // 5, stop=lambda: True, **arguments)
+    plan = choose_regions(subject("unet"), peak // 5, TILING, seconds=60, stop=lambda: True)
     assert plan.late and not plan.regions
+
+
+SHARES = (0.8, 0.6, 0.5, 0.4)
+MINUTES = 600.0
+
+
+def search(name: str, seconds: float) -> TileSearch:
+    """One that is ended by its work, as a clock would end it after so long on a slow machine."""
+    return TileSearch(subject(name), TILING, seconds)
+
+
+@pytest.mark.parametrize("name", ["espcn", "unet", "mobilenet", "transformer", "two ranks"])
+def test_every_budget_of_at_least_the_smallest_peak_is_met_and_costs_no_more(name: str) -> None:
+    smallest = search(name, 1.0).plan(None, MINUTES)
+    own = own_peak(subject(name))
+    for budget in (*(int(own * share) for share in SHARES), smallest.peak_bytes):
+        if budget >= smallest.peak_bytes:
+            plan = search(name, 1.0).plan(budget, MINUTES)
+            assert plan.meets(budget)
+            assert plan.extra_cost <= smallest.extra_cost + TOLERANCE * plan.one_pass
+
+
+def test_no_budget_below_the_smallest_peak_is_met() -> None:
+    """The smallest is found to 1%, and a faster plan within 2% is preferred."""
+    smallest = search("unet", 1.0).plan(None, MINUTES)
+    missed = search("unet", 1.0).plan(int(0.95 * smallest.peak_bytes), MINUTES)
+    assert missed.late and not missed.meets(int(0.95 * smallest.peak_bytes))
+    assert missed.peak_bytes == smallest.peak_bytes
+
+
+def test_the_smallest_peak_is_looked_for_in_work_not_in_time() -> None:
+    little, much = search("unet", 0.2), search("unet", 1.0)
+    peaks = [one.plan(None, MINUTES).peak_bytes for one in (little, much)]
+    assert peaks[0] > peaks[1]
+    assert search("unet", 0.2).plan(None, MINUTES / 2).peak_bytes == peaks[0]
+
+
+def test_later_questions_go_on_from_earlier_ones() -> None:
+    one = search("espcn", 60.0)
+    own = own_peak(subject("espcn"))
+    first = one.plan(own // 2, MINUTES)
+    smallest = one.plan(None, MINUTES)
+    assert first.meets(own // 2) and smallest.peak_bytes < first.peak_bytes
+    assert smallest.peak_bytes == search("espcn", 60.0).plan(None, MINUTES).peak_bytes
+    assert one.plan(own // 2, 0.0).meets(own // 2)
+
+
+def test_a_long_chain_runs_in_tiles() -> None:
+    assert choose("long chain", 0.6).reasons == ()
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_scratch_counts_where_the_rules_say_so(counted: bool) -> None:
+    rules = replace(RECIPE_RULES, count_workspace=counted)
+    graph = subject("much scratch").imported.graph
+    (whole,) = [v for v, op in enumerate(graph.ops) if op.op_type == "LRN"]
+    assert graph.ops[whole].workspace_bytes > 0
+    budget = op_bytes(graph, replace(rules, count_workspace=False), whole) * 11 // 10
+    plan = choose_regions(subject("much scratch"), budget, TILING._replace(rules=rules), seconds=60)
+    assert plan.meets(budget) is not counted
+
+
+def test_tiles_go_no_lower_than_what_is_made_whole() -> None:
+    bound = uncut_bound(subject("much scratch"), TILING)
+    graph = subject("much scratch").imported.graph
+    assert bound.op is not None and graph.ops[bound.op].op_type == "LRN"
+    assert bound.nbytes <= choose("much scratch", None).peak_bytes
+    outputs = uncut_bound(subject("espcn"), TILING)
+    held = subject("espcn").imported.graph
+    assert outputs.op is None
+    assert outputs.nbytes == sum(held.tensors[t].nbytes for t in held.outputs)

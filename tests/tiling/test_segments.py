@@ -2,6 +2,8 @@
 
 import pytest
 
+from onnxremat.runtimes.rules import RECIPE_RULES
+from onnxremat.tiling.effort import Effort
 from onnxremat.tiling.grids import Grid, carrying, pairs, single_axes, strips
 from onnxremat.tiling.segments import Segments
 from onnxremat.tiling.sequence import Sequence, droppable
@@ -11,9 +13,9 @@ from tests.tiling.test_choose import subject
 
 def segments(name: str, dropped: int = 0) -> Segments:
     of = subject(name)
-    sequence = Sequence(of.imported, view(of.released.model, of.types))
+    sequence = Sequence(of.imported, view(of.released.model, of.types), RECIPE_RULES)
     sequence = sequence.dropping(droppable(sequence)[:dropped])
-    return Segments(sequence, threads=2, allow_rounding=False, most_nodes=4000)
+    return Segments(sequence, threads=2, allow_rounding=False, most_nodes=4000, effort=Effort())
 
 
 @pytest.mark.parametrize(

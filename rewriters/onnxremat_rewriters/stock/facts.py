@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx
-from onnx.shape_inference import InferenceError
 
+from onnxremat.importer.inference import infer_shapes
 from onnxremat.importer.nodes import has_subgraph, op_key
 from onnxremat.importer.purity import is_pure
 from onnxremat.importer.values import tensor_type
@@ -87,10 +87,10 @@ def inferred_types(
         output = graph.output.add(name=value.name)
         output.type.CopyFrom(value.type)
     graph.value_info.extend(source.value_info)
-    try:
-        done = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
-    except (InferenceError, RuntimeError, ValueError):
+    inferred = infer_shapes(light, data_prop=True)
+    if inferred is None:
         return {}
+    done = inferred.graph
     values = (*done.input, *done.value_info, *done.output)
     types = {value.name: value.type for value in values}
     for tensor in done.initializer:

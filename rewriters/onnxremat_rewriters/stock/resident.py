@@ -10,21 +10,20 @@ The child's side is `worker`, run as a file: importing this package would import
 
 import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
 
 from onnxremat.errors import ModelError
-from onnxremat.importer.load import external_tensors
-from onnxremat.runtimes.process import child_environment, one_line
+from onnxremat.importer.external import all_external_tensors
+from onnxremat.runtimes.child import run_child
+from onnxremat.runtimes.process import one_line
 from onnxremat.runtimes.recipe import Recipe
 from onnxremat.runtimes.wire import Array, write_arrays
+from onnxremat.temporary import temporary_folder
 
 _REQUEST, _RESULT, _MODEL = "request.json", "result.json", "model.onnx"
 _WORKER = Path(__file__).with_name("worker.py")
@@ -67,10 +66,9 @@ def measure_session(
     repeats: int = 1,
 ) -> SessionMemory:
     """Open and run `model` in `repeats` children. Raises ModelError if the runtime refuses it."""
-    with TemporaryDirectory(prefix="onnxremat-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         _write(model, folder / _MODEL)
-        external = any(True for _ in external_tensors(model.graph))
+        external = any(True for _ in all_external_tensors(model))
         request = {
             "data_folder": str(Path(base_dir).resolve()) if external else None,
             "recipe": recipe.to_dict(),
@@ -96,17 +94,10 @@ def _write(model: onnx.ModelProto, path: Path) -> None:
 
 
 def _in_child(folder: Path) -> SessionMemory:
-    done = subprocess.run(
-        [sys.executable, "-P", str(_WORKER), str(folder)],
-        env=child_environment(None),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_child(str(_WORKER), folder)
     result = folder / _RESULT
     if done.returncode != 0 or not result.is_file():
-        lines = done.stderr.strip().splitlines()
+        lines = done.log.strip().splitlines()
         reason = one_line(lines[-1]) if lines else f"ended with code {done.returncode}"
         raise ModelError(f"ONNX Runtime failed on the model: {reason}")
     answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))

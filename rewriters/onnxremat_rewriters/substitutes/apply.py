@@ -15,13 +15,15 @@ _FIRST_IR_WITH_FREE_INITIALIZERS = 4
 
 @dataclass(frozen=True)
 class Replaced:
-    """A node that was replaced: its index and name in the argument, how, and whether exactly."""
+    """A node that was replaced: its index and name in the argument, how, whether exactly, and
+    whether for its sizes only."""
 
     node: int
     name: str
     op_type: str
     substitution: str
     exact: bool
+    sized: bool
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class Substituted:
         """Whether the model computes the same bits as the argument."""
         return all(one.exact for one in self.replaced)
 
+    @property
+    def sized(self) -> bool:
+        """Whether the model holds for the sizes in `types` only."""
+        return any(one.sized for one in self.replaced)
+
 
 def apply_substitutions(
     model: onnx.ModelProto,
@@ -92,7 +99,7 @@ def apply_substitutions(
             else:
                 new = site.nodes
                 weights += site.initializers
-                replaced.append(Replaced(index, node.name, node.op_type, chosen.name, chosen.exact))
+                replaced.append(_replaced(index, node, chosen))
         made += new
         origin += [index] * len(new)
     del graph.node[:]
@@ -100,6 +107,10 @@ def apply_substitutions(
     _store(result, weights)
     dropped = _drop_unread(graph, {name for one in replaced for name in _reads_of(model, one)})
     return Substituted(result, tuple(origin), tuple(replaced), tuple(refused), dropped)
+
+
+def _replaced(index: int, node: onnx.NodeProto, chosen: Substitution) -> Replaced:
+    return Replaced(index, node.name, node.op_type, chosen.name, chosen.exact, chosen.sized)
 
 
 def _store(model: onnx.ModelProto, weights: Sequence[onnx.TensorProto]) -> None:

@@ -112,5 +112,5 @@ def turn_filters(filters: NDArray[np.generic], group: int) -> NDArray[np.generic
 
 
 CONV_OF_TRANSPOSED = Substitution(
-    "conv-of-transposed", frozenset({"ConvTranspose"}), False, _replace
+    "conv-of-transposed", frozenset({"ConvTranspose"}), False, _replace, sized=True
 )

@@ -81,4 +81,4 @@ def _ordered(
     return name
 
 
-EINSUM_MATMUL = Substitution("einsum-matmul", frozenset({"Einsum"}), False, _replace)
+EINSUM_MATMUL = Substitution("einsum-matmul", frozenset({"Einsum"}), False, _replace, sized=True)

@@ -35,4 +35,4 @@ def _replace(site: Site) -> None:
         site.add("Mul", [folded, constant], site.node.output[0])
 
 
-NARY_CHAIN = Substitution("nary-chain", frozenset(_BINARY), True, _replace)
+NARY_CHAIN = Substitution("nary-chain", frozenset(_BINARY), True, _replace, sized=False)

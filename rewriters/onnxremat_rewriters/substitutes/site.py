@@ -79,9 +79,11 @@ class Site:
 @dataclass(frozen=True)
 class Substitution:
     """A way to replace nodes. `replace` fills a Site or raises NotSubstitutable; the last node it
-    adds makes the node's output. `exact`: whether the bits of the result are the same."""
+    adds makes the node's output. `exact`: whether the bits of the result are the same. `sized`:
+    whether what it makes holds for the sizes in `types` only."""
 
     name: str
     op_types: frozenset[str]
     exact: bool
     replace: Callable[[Site], None]
+    sized: bool

@@ -52,4 +52,4 @@ def _slice(site: Site, shape: tuple[int, ...], axis: int, cut: list[bool]) -> No
     site.add("Concat", parts, site.node.output[0], axis=axis)
 
 
-SLICED_WHERE = Substitution("where-sliced", frozenset({"Where"}), True, _replace)
+SLICED_WHERE = Substitution("where-sliced", frozenset({"Where"}), True, _replace, sized=True)

@@ -26,5 +26,5 @@ def _replace(site: Site) -> None:
 
 
 INNER_SOFTMAX = Substitution(
-    "softmax-transposed", frozenset({"Softmax", "LogSoftmax"}), True, _replace
+    "softmax-transposed", frozenset({"Softmax", "LogSoftmax"}), True, _replace, sized=False
 )

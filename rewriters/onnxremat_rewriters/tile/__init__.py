@@ -4,8 +4,9 @@
       -> follow (how far back a cut goes) -> Region -> plan_region (the boxes of every tile)
       -> program (its nodes in order, with shapes) -> tile (the rewritten model)
 
-`ranges` has what each op needs of its inputs (receptive fields), `exactness` which tiles have the
-bits of the whole, `region` what each tile computes, `emit` writes it.
+`table` has a row for each op: what it needs of its inputs (receptive fields) and which tiles have
+the bits of the whole (`exactness`, `tails`); `region` says what each tile computes, `emit` writes
+it.
 """
 
 from onnxremat_rewriters.tile.boxes import Box, extent
@@ -27,10 +28,11 @@ from onnxremat_rewriters.tile.region import (
     RegionPlan,
     TilePlan,
     follow,
+    never_cut,
     plan_region,
     region_nodes,
 )
-from onnxremat_rewriters.tile.view import CannotTile, Site, Step, View, view
+from onnxremat_rewriters.tile.view import CannotTile, Part, Site, Step, View, view
 
 __all__ = [
     "Box",
@@ -41,6 +43,7 @@ __all__ = [
     "Kind",
     "NodeTile",
     "Origin",
+    "Part",
     "Piece",
     "Reach",
     "RefusedRegion",
@@ -54,6 +57,7 @@ __all__ = [
     "View",
     "extent",
     "follow",
+    "never_cut",
     "plan_region",
     "program",
     "program_of_tile",

@@ -19,10 +19,13 @@ from onnx import helper, numpy_helper
 from onnxremat.importer.nodes import captured, reads
 from onnxremat.importer.values import ValueType, tensor_type
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
-from onnxremat_rewriters.tile.boxes import whole
+from onnxremat_rewriters.tile.boxes import extent, whole
 from onnxremat_rewriters.tile.program import Instruction, Kind, Piece, Read, program
 from onnxremat_rewriters.tile.region import Region, RegionPlan, plan_region
 from onnxremat_rewriters.tile.view import CannotTile, View, view
+
+_COLUMNS = 3
+"""The axis of pictures along which a line of blocks lies."""
 
 
 @dataclass(frozen=True)
@@ -241,9 +244,21 @@ class _Writer:
                 dtype = self._view.types[one.makes.name].dtype
                 self.types[made] = ValueType(dtype, one.makes.shape)
             write = {Kind.NODE: self._node, Kind.SLICE: self._slice, Kind.JOIN: self._join}
-            node = write[one.kind](one, read, made)
+            blocks = one.nodes > 1
+            if blocks:
+                shapes = [extent(one.have)] if one.kind is Kind.SLICE else _shapes(one.reads)
+                read = [
+                    self._turned(one, number, name, _lines(shape, one.width))
+                    for name, shape in zip(read, shapes, strict=True)
+                ]
+            put = self._values.fresh(f"{made}__lines") if blocks else made
+            node = write[one.kind](one, read, put)
             node.name = self._labels.fresh(self._label(one, number))
             self._append(node, Origin(one.node, number, one.makes.tile))
+            if blocks:
+                dtype = self._view.types[one.makes.name].dtype
+                self.types[put] = ValueType(dtype, _lines(one.makes.shape, one.width))
+                self._turned(one, number, put, one.makes.shape, made)
 
     def finish(self) -> tuple[onnx.ModelProto, tuple[Origin, ...]]:
         """The model and the origins of its nodes. All else of the argument stays as it was, but for
@@ -276,6 +291,8 @@ class _Writer:
 
     def _node(self, one: Instruction, read: list[str], made: str) -> onnx.NodeProto:
         assert one.node is not None
+        if one.part is not None:
+            return helper.make_node(one.part.op, read, [made], **one.part.attributes)
         node = self._copied(one.node)
         del node.input[:], node.output[:]
         node.input.extend(read)
@@ -285,8 +302,10 @@ class _Writer:
 
     def _slice(self, one: Instruction, read: list[str], made: str) -> onnx.NodeProto:
         axes = [a for a, (r, have) in enumerate(zip(one.box, one.have, strict=True)) if r != have]
-        starts = [one.box[a][0] - one.have[a][0] for a in axes]
-        ends = [one.box[a][1] - one.have[a][0] for a in axes]
+        times = [max(1, one.width) if a == _COLUMNS else 1 for a in axes]
+        offsets = [(one.box[a], one.have[a][0]) for a in axes]
+        starts = [(r[0] - at) * n for (r, at), n in zip(offsets, times, strict=True)]
+        ends = [(r[1] - at) * n for (r, at), n in zip(offsets, times, strict=True)]
         if self._view.opset < 10:
             return helper.make_node("Slice", read, [made], starts=starts, ends=ends, axes=axes)
         lists = [self._constant(np.array(v, np.int64)) for v in (starts, ends, axes)]
@@ -296,6 +315,20 @@ class _Writer:
         if len(read) == 1:
             return helper.make_node("Identity", read, [made])
         return helper.make_node("Concat", read, [made], axis=one.axis)
+
+    def _turned(
+        self, one: Instruction, number: int, name: str, shape: tuple[int, ...], made: str = ""
+    ) -> str:
+        """A view of a value under another shape."""
+        made = made or self._values.fresh(f"{name}__lines")
+        size = self._constant(np.array(shape, np.int64))
+        label = self._labels.fresh(f"{self._label(one, number)}/view")
+        self._append(
+            helper.make_node("Reshape", [name, size], [made], label),
+            Origin(None, number, one.makes.tile),
+        )
+        self.types[made] = ValueType(self._view.types[one.makes.name].dtype, shape)
+        return made
 
     def _label(self, one: Instruction, number: int) -> str:
         base = one.makes.name if one.node is None else self._view.label(one.node)
@@ -336,6 +369,16 @@ class _Writer:
         node = onnx.NodeProto()
         node.CopyFrom(self._view.nodes[index])
         return node
+
+
+def _lines(shape: tuple[int, ...], width: int) -> tuple[int, ...]:
+    """The shape that says how a value in blocks of channels lies: blocks, rows, lines of blocks."""
+    n, channels, rows, columns = shape
+    return (n, channels // width, rows, columns * width)
+
+
+def _shapes(reads: Sequence[Read]) -> list[tuple[int, ...]]:
+    return [read.shape for read in reads if isinstance(read, Piece)]
 
 
 def _set_attributes(node: onnx.NodeProto, changed: Mapping[str, Any]) -> None:

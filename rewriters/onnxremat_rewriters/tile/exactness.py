@@ -12,7 +12,7 @@ from math import prod
 
 from onnxremat_rewriters.tile.blocking import Order, orders_of_conv, orders_of_product
 from onnxremat_rewriters.tile.boxes import Box, extent, whole
-from onnxremat_rewriters.tile.matrices import reduced_axes
+from onnxremat_rewriters.tile.matrices import reduced_axes, terms_of
 from onnxremat_rewriters.tile.view import CannotTile, Rule, Site
 
 Guard = Callable[[Box], Box]
@@ -24,32 +24,14 @@ builds for x86-64 (1,200 trials)."""
 _POOLED_ROW = 2045
 """The widest row, pads included, of which the pooling kernel keeps a sum in its buffer."""
 
-OTHER_TAIL = frozenset(
-    {"Log", "Softplus", "Elu", "Selu", "Celu", "Mish", "Sin", "Cos", "Tan", "Atan", "LRN"}
-)
-"""Vectorised with another formula for the last few elements: bits depend on the tile's size."""
 
-
-def guard(site: Site, rule: Rule, threads: int) -> Guard:
-    """The guard of a node. Raises CannotTile if no tile of its op is known to be exact."""
-    if site.op in OTHER_TAIL:
-        raise CannotTile(f"{site.op}: its last elements are rounded otherwise, wherever it is cut")
-    make = _GUARDS.get(site.op)
-    return make(site, rule, threads) if make else _anything
-
-
-def may_round(site: Site) -> bool:
-    """Whether tiles of the op can differ in bits at all."""
-    return site.op in OTHER_TAIL or site.op in _GUARDS
-
-
-def _anything(box: Box) -> Box:
+def anything(box: Box) -> Box:
+    """The guard of ops all of whose tiles are exact."""
     return box
 
 
-def _conv(site: Site, rule: Rule, threads: int) -> Guard:
+def conv(site: Site, rule: Rule, threads: int) -> Guard:
     """Conv: the same blocks of K as in the whole."""
-    _need_float(site)
     filters = site.shape(1)
     group = site.attributes.get("group", 1)
     inner = prod(filters[1:])
@@ -90,9 +72,8 @@ def _direct(filters: tuple[int, ...], size: tuple[int, ...], dense: bool) -> boo
     return None
 
 
-def _conv_transpose(site: Site, rule: Rule, threads: int) -> Guard:
+def conv_transpose(site: Site, rule: Rule, threads: int) -> Guard:
     """ConvTranspose: a product with as many columns as the tile reads pixels."""
-    _need_float(site)
     filters = site.shape(1)
     group = site.attributes.get("group", 1)
     made = site.made()
@@ -107,23 +88,22 @@ def _conv_transpose(site: Site, rule: Rule, threads: int) -> Guard:
     return _widened(made, range(2, len(made)), orders)
 
 
-def _product(site: Site, rule: Rule, threads: int) -> Guard:
+def product(site: Site, rule: Rule, threads: int) -> Guard:
     """MatMul and Gemm: a stored right matrix is packed and always summed in the same order."""
-    _need_float(site)
     right, made = site.shape(1), site.made()
     if site.stored[1] and len(right) == 2:
-        return _anything
+        return anything
     if site.baked[1]:
         raise CannotTile(f"{site.op}: a tile would store its right side, which is computed now")
     turned = bool(site.attributes.get("transB", 0))
     left_turned = bool(site.attributes.get("transA", 0))
-    inner = site.shape(0)[0 if left_turned else -1]
+    inner = site.shape(0)[-2 if left_turned else -1]
     one_product = prod(right[:-2]) == 1
 
     def orders(box: Box) -> frozenset[Order]:
         *leading, rows, columns = extent(box)
         batch = prod(leading)
-        if one_product:
+        if one_product and not left_turned:
             rows, batch = rows * batch, 1
         return orders_of_product(
             rows, columns, inner, threads, turned=turned, left_turned=left_turned, batch=batch
@@ -133,7 +113,31 @@ def _product(site: Site, rule: Rule, threads: int) -> Guard:
     return _widened(made, (rank - 2, *range(rank - 2), rank - 1), orders)
 
 
-def _sum_over(site: Site, rule: Rule, threads: int) -> Guard:
+def einsum(site: Site, rule: Rule, threads: int) -> Guard:
+    """Einsum: one product for each element of the letters that all have, of the left operand's own
+    letters by the right one's, summed in the same blocks as in the whole."""
+    operands, result = terms_of(site)
+    if len(operands) == 1:
+        return anything
+    left, right = operands
+    rows, columns = set(left) - set(right), set(right) - set(left)
+    inner = prod(
+        n for c, n in zip(left, site.shape(0), strict=True) if c in right and c not in result
+    )
+
+    def orders(box: Box) -> frozenset[Order]:
+        size = dict(zip(result, extent(box), strict=True))
+        return orders_of_product(
+            prod(size[c] for c in rows), prod(size[c] for c in columns), inner, threads
+        )
+
+    first = [a for a, c in enumerate(result) if c in rows]
+    return _widened(
+        site.made(), (*first, *(a for a in range(len(result)) if a not in first)), orders
+    )
+
+
+def sum_over(site: Site, rule: Rule, threads: int) -> Guard:
     """ReduceSum and ReduceMean: one kernel for each pattern of kept and reduced axes, those of one
     element left out; so a group of kept axes must not shrink to one element. With kept axes before
     or between the reduced ones, fewer elements of them than threads take another kernel yet."""
@@ -158,7 +162,7 @@ def _sum_over(site: Site, rule: Rule, threads: int) -> Guard:
 
     def widen(box: Box) -> Box:
         for run, count in least.items():
-            for wider in _wider(box, made, run):
+            for wider in growing(box, made, run):
                 box = wider
                 if prod(box[a][1] - box[a][0] for a in run) >= count:
                     break
@@ -167,7 +171,7 @@ def _sum_over(site: Site, rule: Rule, threads: int) -> Guard:
     return widen
 
 
-def _average(site: Site, rule: Rule, threads: int) -> Guard:
+def average(site: Site, rule: Rule, threads: int) -> Guard:
     """AveragePool: a window that is the whole image has its own kernel, and so have rows that fit
     into a buffer."""
     made, kernel = site.made(), site.integers("kernel_shape")
@@ -189,7 +193,7 @@ def _average(site: Site, rule: Rule, threads: int) -> Guard:
     return _widened(made, range(len(made) - 1, 1, -1), orders)
 
 
-def _power(site: Site, rule: Rule, threads: int) -> Guard:
+def power(site: Site, rule: Rule, threads: int) -> Guard:
     """Pow: with one element on the last axis, an exponent for all is taken as one of many."""
     made = site.made()
     last = max((a for a, size in enumerate(made) if size > 1), default=None)
@@ -204,18 +208,11 @@ def _power(site: Site, rule: Rule, threads: int) -> Guard:
     return widen
 
 
-def _statistics(site: Site, rule: Rule, threads: int) -> Guard:
+def statistics(site: Site, rule: Rule, threads: int) -> Guard:
     """InstanceNormalization: an image is summed from where it lies in memory."""
     if prod(site.shape(0)[2:]) % _ALIGNED:
         raise CannotTile(f"{site.op}: images begin at odd addresses, and are summed accordingly")
-    return _anything
-
-
-def _need_float(site: Site) -> None:
-    kind = site.inputs[0]
-    if kind is None or kind.dtype != "float":
-        what = "an unknown type" if kind is None else kind.dtype
-        raise CannotTile(f"{site.op}: tiles of {what} were not measured")
+    return anything
 
 
 def _widened(
@@ -227,7 +224,7 @@ def _widened(
     wanted = orders(full)
 
     def widen(box: Box) -> Box:
-        for wider in _wider(box, shape, axes):
+        for wider in growing(box, shape, axes):
             if wider == full or (len(wanted) == 1 and orders(wider) == wanted):
                 return wider
         return full
@@ -235,7 +232,7 @@ def _widened(
     return widen
 
 
-def _wider(box: Box, shape: tuple[int, ...], axes: Sequence[int]) -> Iterator[Box]:
+def growing(box: Box, shape: tuple[int, ...], axes: Sequence[int]) -> Iterator[Box]:
     """The box, then larger and larger ones, one element at a time, first on the first axis."""
     yield box
     for axis in axes:
@@ -244,16 +241,3 @@ def _wider(box: Box, shape: tuple[int, ...], axes: Sequence[int]) -> Iterator[Bo
             lo, hi = (lo, hi + 1) if hi < shape[axis] else (lo - 1, hi)
             box = (*box[:axis], (lo, hi), *box[axis + 1 :])
             yield box
-
-
-_GUARDS: dict[str, Callable[[Site, Rule, int], Guard]] = {
-    "AveragePool": _average,
-    "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
-    "Gemm": _product,
-    "InstanceNormalization": _statistics,
-    "MatMul": _product,
-    "Pow": _power,
-    "ReduceMean": _sum_over,
-    "ReduceSum": _sum_over,
-}

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
-from onnxremat_rewriters.tile.boxes import Box, Range
+from onnxremat_rewriters.tile.boxes import Box, Range, extent, whole
 from onnxremat_rewriters.tile.pointwise import broadcast_box, read
-from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step
+from onnxremat_rewriters.tile.view import CannotTile, Given, Part, Rule, Site, Step
+
+_SUM = 3
+"""The output of SkipLayerNormalization that is the sum of its inputs."""
 
 
 def _weights_stay_whole(site: Site, columns: Range, size: int) -> None:
@@ -66,6 +69,93 @@ def gemm(site: Site) -> Rule:
         if site.has(2):
             reads[2] = read(site, 2, broadcast_box(site.shape(2), box))
         return Step(box, reads)
+
+    return rule
+
+
+def einsum(site: Site) -> Rule:
+    """Einsum of one operand, whose axes change places, or of two: by the letters of its result."""
+    operands, result = terms_of(site)
+
+    def rule(_: int, box: Box) -> Step:
+        ranges = dict(zip(result, box, strict=True))
+        reads = {}
+        for i, letters in enumerate(operands):
+            shape = site.shape(i)
+            part = tuple(ranges.get(c, (0, size)) for c, size in zip(letters, shape, strict=True))
+            if site.fixed[i] and part != whole(shape):
+                raise CannotTile(f"{site.op}: it cannot be cut there without cutting the weights")
+            reads[i] = read(site, i, part)
+        return Step(box, reads)
+
+    return rule
+
+
+def terms_of(site: Site) -> tuple[tuple[str, ...], str]:
+    """The letters of an Einsum's operands and of its result. Raises CannotTile if a letter stands
+    twice in a term, is broadcast, or is summed within one operand."""
+    text = site.attributes["equation"].decode().replace(" ", "")
+    left, arrow, result = text.partition("->")
+    operands = tuple(left.split(","))
+    if not arrow or len(operands) > 2 or not "".join((*operands, result)).isalpha():
+        raise CannotTile(f"{site.op}: {text!r} is not one or two plain operands and a result")
+    if any(len(set(term)) < len(term) for term in (*operands, result)):
+        raise CannotTile(f"{site.op}: a letter of {text!r} stands twice in a term")
+    sizes: dict[str, int] = {}
+    for i, letters in enumerate(operands):
+        others = {c for term in (*operands[:i], *operands[i + 1 :], result) for c in term}
+        if not others.issuperset(letters):
+            raise CannotTile(f"{site.op}: {text!r} sums over a letter of one operand alone")
+        for c, size in zip(letters, site.shape(i), strict=True):
+            if sizes.setdefault(c, size) != size:
+                raise CannotTile(f"{site.op}: {c!r} of {text!r} is broadcast")
+    return operands, result
+
+
+def fused_matmul(site: Site) -> Rule:
+    """FusedMatMul: MatMul of operands whose last two axes may be turned."""
+    if any(site.attributes.get(name, 0) for name in ("transBatchA", "transBatchB")):
+        raise CannotTile(f"{site.op}: batches that are turned are not handled")
+    left, right = site.shape(0), site.shape(1)
+    if min(len(left), len(right)) < 2:
+        raise CannotTile(f"{site.op}: a vector as an operand is not handled")
+    turn_left = bool(site.attributes.get("transA", 0))
+    turn_right = bool(site.attributes.get("transB", 0))
+    inner = (0, left[-2] if turn_left else left[-1])
+
+    def rule(_: int, box: Box) -> Step:
+        *leading, rows, columns = box
+        _weights_stay_whole(site, columns, site.made()[-1])
+        one = (inner, rows) if turn_left else (rows, inner)
+        two = (columns, inner) if turn_right else (inner, columns)
+        first = (*broadcast_box(left[:-2], tuple(leading)), *one)
+        second = (*broadcast_box(right[:-2], tuple(leading)), *two)
+        return Step(box, {0: read(site, 0, first), 1: read(site, 1, second)})
+
+    return rule
+
+
+def skip_layer_norm(site: Site) -> Rule:
+    """SkipLayerNormalization: of the sum of two values, over the last axis. The sum is an output,
+    too; a tile of it is an Add."""
+    shape = site.shape(0)
+    skip = site.shape(1)
+    others = {i: None for i in range(2, len(site.node.input)) if site.has(i)}
+
+    bias = (
+        4 if site.op == "SkipLayerNormalization" else 3
+    )  # behind scale, and shift if there is one
+
+    def rule(output: int, box: Box) -> Step:
+        added: dict[int, Box | None] = {0: box, 1: read(site, 1, broadcast_box(skip, box))}
+        if output == _SUM and not site.has(bias):
+            parts = (Part("Add", (Given(0), Given(1)), extent(box)),)
+            return Step(box, added, parts=parts)
+        if output:
+            raise CannotTile(f"{site.op}: output {output} cannot be cut")
+        if box[-1] != (0, shape[-1]):
+            raise CannotTile(f"{site.op}: it needs all of axis {len(shape) - 1}")
+        return Step(box, {**added, **others})
 
     return rule
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from onnxremat_rewriters.tile.boxes import Box, extent, whole
 from onnxremat_rewriters.tile.region import Carried, NodeTile, RegionPlan, TilePlan
-from onnxremat_rewriters.tile.view import Array, View
+from onnxremat_rewriters.tile.view import Array, Given, Part, View
 
 SMALL_BYTES = 1024
 """A weight up to this size is cut when the model is written, a larger one by a Slice in the run."""
@@ -53,8 +53,10 @@ class Instruction:
     """One node to be written. The last JOIN of an output makes all of it.
 
     `node` is the original node of a NODE, which makes output number `output` of it with
-    `attributes` changed (None: dropped). A SLICE cuts `box` out of `have`, both in places of the
-    whole value. A JOIN puts its reads together along `axis`.
+    `attributes` changed (None: dropped), or `part` of what stands for it: what that makes has a box
+    for its shape only, unless it is the last. A SLICE cuts `box` out of `have`, both in places of
+    the whole value. A JOIN puts its reads together along `axis`. `width`: of the blocks of channels
+    in which a value that a SLICE or JOIN makes lies; 0 for none.
     """
 
     kind: Kind
@@ -65,6 +67,14 @@ class Instruction:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     have: Box = ()
     axis: int = 0
+    part: Part | None = None
+    width: int = 0
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes are written for it."""
+        cuts = self.kind is Kind.SLICE or (self.kind is Kind.JOIN and len(self.reads) > 1)
+        return len(self.reads) + 2 if self.width and cuts else 1
 
     @property
     def box(self) -> Box:
@@ -127,14 +137,17 @@ def _instructions(view: View, plan: RegionPlan) -> Iterator[Instruction]:
             if len(row[name]) > 1 and grid[0][1] > 1:
                 wide = (*box[:axis], whole_boxes[name][axis], *box[axis + 1 :])
                 joined = Piece(name, wide, None, next(serials))
-                yield Instruction(Kind.JOIN, joined, tuple(row[name]), axis=axis)
+                reads = tuple(row[name])
+                width = view.width_of(name)
+                yield Instruction(Kind.JOIN, joined, reads, axis=axis, width=width)
                 row[name] = [joined]
             rows[name] += row[name]
             row[name] = []
     axis = grid[-1][0] if grid[0][1] == 1 else grid[0][0]
     for name in outputs:
         made = Piece(name, whole_boxes[name], None, next(serials))
-        yield Instruction(Kind.JOIN, made, tuple(rows[name] + row[name]), axis=axis)
+        reads = tuple(rows[name] + row[name])
+        yield Instruction(Kind.JOIN, made, reads, axis=axis, width=view.width_of(name))
 
 
 class _Lowered:
@@ -201,7 +214,8 @@ class _Lowered:
             self.outside[key] = made
         if shared is not None:
             return made, []
-        return made, [Instruction(Kind.SLICE, made, (there,), have=have)]
+        width = self._view.width_of(name)
+        return made, [Instruction(Kind.SLICE, made, (there,), have=have, width=width)]
 
     def _node(self, one: NodeTile) -> Iterator[Instruction]:
         original, step = self._view.nodes[one.node], one.step
@@ -211,6 +225,9 @@ class _Lowered:
             ((i, box),) = step.reads.items()
             there, cut = self.part(original.input[i], box)
             yield from cut
+        elif step.parts:
+            there = made = self._piece(name, step.makes)
+            yield from self._parts(one, made)
         else:
             reads: list[Read] = []
             for i in range(max([len(original.input) - 1, *step.constants]) + 1):
@@ -236,12 +253,38 @@ class _Lowered:
         if carried is not None:
             yield from self._put_together(name, carried)
 
+    def _parts(self, one: NodeTile, last: Piece) -> Iterator[Instruction]:
+        """The nodes that stand for one, the last of which makes `last`."""
+        original, step = self._view.nodes[one.node], one.step
+        given: dict[int, Read] = {}
+        for i, box in step.reads.items():
+            given[i], cut = self.part(original.input[i], box)
+            yield from cut
+        made: list[Piece] = []
+        for part in step.parts:
+            ends = len(made) == len(step.parts) - 1
+            made.append(last if ends else self._piece(last.name, whole(part.shape)))
+            reads: list[Read] = []
+            for read in part.reads:
+                if isinstance(read, Given):
+                    reads.append(given[read.input])
+                else:
+                    reads.append(made[read] if isinstance(read, int) else read)
+            yield Instruction(
+                Kind.NODE,
+                made[-1],
+                tuple(reads),
+                node=one.node,
+                part=part,
+            )
+
     def _put_together(self, name: str, carried: Carried) -> Iterator[Instruction]:
         """What was taken over of a value and what was made of it, as one."""
         own, cut = self.part(name, carried.own)
         yield from cut
         made = self._piece(name, carried.together)
-        yield Instruction(Kind.JOIN, made, (self._taken[name], own), axis=carried.axis)
+        reads, width = (self._taken[name], own), self._view.width_of(name)
+        yield Instruction(Kind.JOIN, made, reads, axis=carried.axis, width=width)
         self._have[name] = (made, carried.together)
 
     def _piece(self, name: str, box: Box) -> Piece:

@@ -9,8 +9,8 @@ from itertools import product
 from math import gcd
 
 from onnxremat_rewriters.tile.boxes import Box, cuts, extent, holds, hull, partial_axes, whole
-from onnxremat_rewriters.tile.exactness import Guard, guard, may_round
-from onnxremat_rewriters.tile.ranges import rule
+from onnxremat_rewriters.tile.exactness import Guard
+from onnxremat_rewriters.tile.table import guard, may_round, rule
 from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step, View
 
 
@@ -324,6 +324,13 @@ def node_step(
         raise CannotTile(f"{view.label(index)}: {error}") from None
     assert holds(step.good, box), f"{view.label(index)} makes {step.good}, asked for {box}"
     return step
+
+
+def never_cut(view: View, index: int, threads: int, allow_rounding: bool) -> str | None:
+    """Why no part of what node `index` makes can be made by itself, however it is cut; None if that
+    is not known: then it depends on the cut."""
+    prepared = _prepare(view, index, threads, allow_rounding)
+    return f"{view.label(index)}: {prepared}" if isinstance(prepared, CannotTile) else None
 
 
 def _prepare(

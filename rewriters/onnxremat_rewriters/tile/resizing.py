@@ -3,7 +3,8 @@
 A tile begins and ends at whole multiples of the factor and has a border of input elements around
 it (as many as the interpolation looks at), so that what the kernel does at the ends of the tile
 falls into what is cut off. Positions are then the same but for a whole number; with factors that
-are powers of two their fractions have the same bits.
+are powers of two their fractions have the same bits. Other positions of linear interpolation in
+pictures are worked out beforehand (`bilinear`).
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxremat_rewriters.tile.bilinear import bilinear, is_bilinear
 from onnxremat_rewriters.tile.boxes import Box, Range, extent
 from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step
 
@@ -42,6 +44,11 @@ class Factor:
         return (lo, hi), (lo * self.up // self.down, hi * self.up // self.down)
 
 
+def border(mode: str) -> int:
+    """How many inputs on either side the interpolation looks at."""
+    return _BORDER[mode]
+
+
 def resize(site: Site) -> Rule:
     """Resize and Upsample. Axes whose factor is not handled must be whole."""
     size, made = site.shape(0), site.made()
@@ -56,8 +63,16 @@ def resize(site: Site) -> Rule:
             factors.append(_factor(site, mode, transform, size[a], made[a], scales[a]))
         except CannotTile as error:
             factors.append(str(error))
+    sampled = None
+    if mode == "linear" and is_bilinear(site, size, scales):
+        sampled = bilinear(transform, size, made, scales)
 
     def rule(_: int, box: Box) -> Step:
+        if sampled is not None and any(
+            isinstance(factor, str) and r != (0, m)
+            for factor, r, m in zip(factors, box, made, strict=True)
+        ):
+            return sampled(box)
         source, target = [], []
         for factor, r, n, m in zip(factors, box, size, made, strict=True):
             if r == (0, m):

@@ -1,10 +1,12 @@
-"""Ops that only move elements: Slice, Split, Concat, Pad, Transpose, DepthToSpace, Gather."""
+"""Ops that only move elements: Slice, Split, Concat, Pad, Transpose, DepthToSpace, Gather; and
+GridSample, which looks for them anywhere."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from onnxremat_rewriters.tile.boxes import Box, Range, whole
+from onnxremat_rewriters.tile.pointwise import read
 from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step
 
 _LEAST = -(2**63) + 1
@@ -140,5 +142,17 @@ def gather(site: Site) -> Rule:
         full = source == whole(data) and site.fixed[0]
         whole_indices = chosen == whole(indices) and site.fixed[1]
         return Step(box, {0: None if full else source, 1: None if whole_indices else chosen})
+
+    return rule
+
+
+def grid_sample(site: Site) -> Rule:
+    """GridSample: the positions of a tile; they lie anywhere in the image, which stays whole."""
+    size = site.shape(0)
+
+    def rule(_: int, box: Box) -> Step:
+        image = (*box[:2], *whole(size[2:]))
+        positions = (box[0], *box[2:], (0, len(size) - 2))
+        return Step(box, {0: read(site, 0, image), 1: read(site, 1, positions)})
 
     return rule

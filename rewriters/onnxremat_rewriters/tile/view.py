@@ -1,6 +1,6 @@
 """`View`: a model as the tiling functions look at it, built once for many questions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxremat.importer.nodes import op_key, reads
 from onnxremat.importer.purity import is_pure
 from onnxremat.importer.values import ValueType, tensor_type
+from onnxremat.runtimes.layout import layout_width
+from onnxremat.runtimes.optimize import LAYOUT_DOMAIN
 from onnxremat_rewriters.tile.boxes import Box
 from onnxremat_rewriters.tile.folding import fold
 
@@ -26,13 +28,35 @@ class CannotTile(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """An input of the original node, by its place, as a `Part` reads it."""
+
+    input: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several nodes that stand for a node in a tile.
+
+    `reads`: inputs of the original node, what earlier parts made, by number, constants, or None
+    where it has no input. `shape` is that of its only output.
+    """
+
+    op: str
+    reads: tuple[Given | int | Array | None, ...]
+    shape: tuple[int, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """How a node makes the box `makes` of one of its outputs.
 
     `reads[i]`: the box needed of input i, None for the whole value. `constants[i]`: what input i
     is replaced by. An input that is in neither is left out. `attributes`: those that change, None
     for one to drop. `crop`: no node is needed, the output is the box that `reads` names. `inner`:
-    the part of the box that has the values of the whole; None: all of it.
+    the part of the box that has the values of the whole; None: all of it. `parts`: nodes that make
+    the box instead, the last of them all of it, from what `reads` names; none: the node itself.
     """
 
     makes: Box
@@ -41,6 +65,7 @@ class Step:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     crop: bool = False
     inner: Box | None = None
+    parts: tuple[Part, ...] = ()
 
     @property
     def good(self) -> Box:
@@ -60,7 +85,7 @@ class Site:
     `inputs` and `outputs` have None where a type is not known or no value is there. `constants`
     are small values known before the run; `fixed` says which inputs are weights or constants,
     `stored` which of them are initializers (the runtime packs those), `baked` which of them become
-    initializers in a tile.
+    initializers in a tile. `blocked`: whether it reads values in the blocked layout.
     """
 
     index: int
@@ -73,6 +98,7 @@ class Site:
     fixed: tuple[bool, ...]
     stored: tuple[bool, ...]
     baked: tuple[bool, ...]
+    blocked: bool = False
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
@@ -119,7 +145,7 @@ class View:
     reads it. `known` are small values that are the same in every run, those computed from shapes
     included; `stored` the initializers and outputs of Constant nodes; `derived` what nodes make
     from those alone, and initializers that a caller can replace. The model must not change while
-    the view is in use.
+    the view is in use. `blocked` values lie in blocks of `width` channels (see `blocked`).
     """
 
     model: onnx.ModelProto
@@ -133,6 +159,8 @@ class View:
     derived: frozenset[str]
     outputs: frozenset[str]
     opset: int
+    blocked: frozenset[str] = frozenset()
+    width: int = 0
     sites: dict[int, Site] = field(default_factory=dict, repr=False, compare=False)
     cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -152,6 +180,7 @@ class View:
                 tuple(self.is_constant(name) for name in node.input),
                 tuple(name in self.stored for name in node.input),
                 tuple(self.is_baked(name) for name in node.input),
+                not self.blocked.isdisjoint(node.input),
             )
             self.sites[index] = found
         return found
@@ -163,6 +192,10 @@ class View:
     def is_baked(self, name: str) -> bool:
         """Whether tiles read a new constant instead: what is computed from shapes."""
         return name in self.known and name not in self.stored and name not in self.derived
+
+    def width_of(self, name: str) -> int:
+        """How many channels a block of the value has; 0 if it does not lie in blocks."""
+        return self.width if name in self.blocked else 0
 
     def label(self, index: int) -> str:
         """The node's name, or that of its first output."""
@@ -184,6 +217,7 @@ def view(model: onnx.ModelProto, types: Mapping[str, ValueType]) -> View:
         for name in names:
             readers.setdefault(name, []).append(index)
     kinds, stored, replaceable = _constants(model)
+    blocked = blocked_values(nodes)
     return View(
         model,
         {**kinds, **types},
@@ -196,7 +230,20 @@ def view(model: onnx.ModelProto, types: Mapping[str, ValueType]) -> View:
         replaceable | _derived(nodes, all_reads, frozenset(kinds) | replaceable),
         frozenset(value.name for value in graph.output),
         max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1),
+        blocked,
+        (layout_width() or 0) if blocked else 0,
     )
+
+
+def blocked_values(nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
+    """The values in blocks: what ops of the layout make, and what others make of that."""
+    found: set[str] = set()
+    for node in nodes:
+        if node.domain == LAYOUT_DOMAIN and node.op_type == "ReorderOutput":
+            continue
+        if node.domain == LAYOUT_DOMAIN or not found.isdisjoint(reads(node)):
+            found.update(name for name in node.output if name)
+    return frozenset(found)
 
 
 def _derived(

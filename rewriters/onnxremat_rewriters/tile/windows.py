@@ -81,16 +81,23 @@ def _all_channels(site: Site, box: Box) -> None:
 
 
 def conv(site: Site) -> Rule:
-    """Conv, ConvInteger, QLinearConv: the weights are shared, the channels are never cut."""
+    """Conv, ConvInteger, QLinearConv: the weights are shared, the channels are never cut. A fused
+    Conv adds its fourth input."""
     weights = 3 if site.op == "QLinearConv" else 1
     found = windows(site, site.shape(weights)[2:])
     channels = (0, site.shape(0)[1])
+    adds = weights == 1 and site.op != "ConvInteger"
 
     def rule(_: int, box: Box) -> Step:
         _all_channels(site, box)
         spatial, changed = _slide(site, found, box)
-        others = {i: None for i in range(1, len(site.node.input)) if site.has(i)}
-        return Step(box, {0: (box[0], channels, *spatial), **others}, attributes=changed)
+        reads: dict[int, Box | None] = {
+            i: None for i in range(1, len(site.node.input)) if site.has(i)
+        }
+        if adds and site.has(3):
+            reads[3] = box
+        reads[0] = (box[0], channels, *spatial)
+        return Step(box, reads, attributes=changed)
 
     return rule
 

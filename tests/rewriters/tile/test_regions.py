@@ -20,6 +20,7 @@ from tests.rewriters.tile.nets import (
     tiled_exactly,
     types_of,
     unet,
+    with_measured_types,
 )
 
 
@@ -161,11 +162,12 @@ def test_an_inner_value_that_is_read_outside_is_made_whole_too() -> None:
 
 def test_a_refused_region_stays_whole_and_names_node_and_reason() -> None:
     model = espcn()
-    model.graph.node[1].op_type = "Softplus"
+    model.graph.node[1].op_type = "LRN"
+    model.graph.node[1].attribute.append(helper.make_attribute("size", 3))
     region = Region(("x",), (model.graph.output[0].name,), ((2, 4),))
     made = tile(model, [region], types_of(model), threads=THREADS)
     assert [r.region for r in made.refused] == [0]
-    assert "tanh1: Softplus" in made.refused[0].reason
+    assert "tanh1: LRN" in made.refused[0].reason
     assert [n.op_type for n in made.model.graph.node] == [n.op_type for n in model.graph.node]
 
 
@@ -429,3 +431,19 @@ def test_wherever_follow_says_that_a_cut_goes_it_goes(data: st.DataObject) -> No
     tiled = tile(model, [region], types_of(model), threads=THREADS)
     assume(not tiled.refused)  # other bounds than those that were tried may fall within a head
     tiled_exactly(model, region)
+
+
+@pytest.mark.parametrize("grid", [((1, 4),), ((1, 3), (0, 2))])
+def test_a_fused_sum_is_made_by_itself(grid: tuple[tuple[int, int], ...]) -> None:
+    """Of SkipLayerNormalization both outputs are read, as in blocks that normalize first."""
+    net = Net()
+    x, skip = net.input("x", 2, 24, 40), net.input("z", 2, 24, 40)
+    inputs, outputs = [x, skip, net.weight(40), net.weight(40)], ["norm", "", "", "sum"]
+    domain = "com.microsoft"
+    net.nodes.append(
+        helper.make_node("SkipLayerNormalization", inputs, outputs, "skip", domain=domain)
+    )
+    out = net.add("Add", net.add("MatMul", "norm", net.weight(40, 40)), net.add("Relu", "sum"))
+    model = with_measured_types(net.model(out))
+    made = tiled_exactly(model, Region((x, skip), (out,), grid))
+    assert [n.op_type for n in made.model.graph.node].count("SkipLayerNormalization") > 1

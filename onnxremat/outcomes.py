@@ -1,0 +1,132 @@
+"""What became of attempts to plan for a limit, and what is said where all of them missed it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnxremat.bounds import PeakBound
+from onnxremat.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.plan import Plan
+from onnxremat.planning import PlanMissedError, PlanningTime
+from onnxremat.prepare import Subject
+from onnxremat.schedule import Schedule
+from onnxremat.targets import Made
+from onnxremat.tiling import TilingPlan
+from onnxremat.units import format_bytes
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan of a subject, measured; `tiling` is how the subject was cut, None for whole ops."""
+
+    subject: Subject
+    plan: Plan
+    made: Made
+    tiling: TilingPlan | None = None
+
+    @property
+    def extra_time(self) -> float:
+        """The share of a run of the whole ops that tiles and recomputation add."""
+        if self.tiling is None or not self.tiling.one_pass:
+            return self.plan.extra_time
+        repeated = self.plan.time_cost - self.plan.one_pass
+        return self.tiling.extra_time + repeated / self.tiling.one_pass
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What became of an attempt: a plan, or why there is none, or nothing: not tried."""
+
+    planned: Planned | None = None
+    missed: InfeasibleError | NoPlanFoundError | None = None
+
+    @property
+    def nothing(self) -> bool:
+        """Whether it was not tried."""
+        return self.planned is None and self.missed is None
+
+    @property
+    def starts(self) -> tuple[Schedule, ...]:
+        """What is worth going on from."""
+        if self.planned is not None:
+            return (self.planned.plan.schedule,)
+        return (self.missed.schedule,) if isinstance(self.missed, PlanMissedError) else ()
+
+
+@dataclass(frozen=True)
+class TriedTiles:
+    """The last tiling that was looked at, None if time was over before; and what became of the
+    models in the tilings that were tried."""
+
+    tiling: TilingPlan | None = None
+    tried: tuple[Tried, ...] = ()
+
+    @property
+    def last(self) -> Tried:
+        """What became of the last one."""
+        return self.tried[-1] if self.tried else Tried()
+
+    @property
+    def late(self) -> bool:
+        """Whether more tiles would have been looked at with more time."""
+        return self.tiling is None or self.tiling.late
+
+    @property
+    def smallest_bytes(self) -> int | None:
+        """The smallest peak that was measured or predicted."""
+        peaks = [o.missed.peak_bytes for o in self.tried if isinstance(o.missed, PlanMissedError)]
+        if self.tiling is not None and self.tiling.regions:
+            peaks.append(self.tiling.peak_bytes)
+        return min(peaks, default=None)
+
+
+def plans_of(tried: Sequence[Tried]) -> list[Planned]:
+    """The plans that were found."""
+    return [one.planned for one in tried if one.planned is not None]
+
+
+def why_missed(
+    tried: Sequence[Tried],
+    tiles: TriedTiles,
+    clock: PlanningTime,
+    budget_bytes: int,
+    uncut: PeakBound | None,
+    *,
+    cut: bool,
+) -> InfeasibleError | NoPlanFoundError:
+    """Why no plan keeps a budget, with the smallest peaks that are known, of whole ops and of
+    tiles (`cut`: whether they were allowed).
+
+    Impossible is only what a bound says: where nothing may be cut that of whole ops, else `uncut`,
+    which tiles cannot go below either. A search that found nothing proves nothing.
+    """
+    missed = _of_whole_ops([one for one in tried if one not in tiles.tried])
+    if not cut:
+        return missed
+    impossible = isinstance(missed, InfeasibleError)
+    if impossible and uncut is not None and uncut.nbytes > budget_bytes:
+        return InfeasibleError(
+            f"{missed}; nor do tiles go below {format_bytes(uncut.nbytes)} ({uncut.reason})"
+        )
+    smallest, reasons = tiles.smallest_bytes, () if tiles.tiling is None else tiles.tiling.reasons
+    if smallest is not None:
+        found = f"the smallest peak found in tiles is about {format_bytes(smallest)}"
+    elif tiles.late or not reasons:
+        found = "no tiles were found that help"
+    else:
+        found = f"no tiles were found that help: {reasons[0]}"
+    advice = "try a longer --time-limit" if tiles.late or clock.over else "try a higher --mem"
+    of_whole = missed.found if isinstance(missed, PlanMissedError) else missed
+    return NoPlanFoundError(
+        f"no plan within {format_bytes(budget_bytes)} was found {clock.said()}: "
+        f"{found}; {advice} (whole ops: {of_whole})"
+    )
+
+
+def _of_whole_ops(tried: Sequence[Tried]) -> InfeasibleError | NoPlanFoundError:
+    """The miss that came closest; one that is proved, if there is."""
+    errors = [one.missed for one in tried if one.missed is not None]
+    close = [error for error in errors if isinstance(error, PlanMissedError)]
+    proved = [error for error in errors if isinstance(error, InfeasibleError)]
+    if proved or not close:
+        return (proved or errors)[0]
+    return min(close, key=lambda error: error.peak_bytes)

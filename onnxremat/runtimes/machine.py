@@ -1,0 +1,104 @@
+"""How much memory there is here: what no size that a file or a user states can exceed."""
+
+import ctypes
+import os
+import sys
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+_CONTROL_GROUP = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+_MEMORY = Path("/proc/meminfo")
+_FIRST_TO_GO = Path("/proc/self/oom_score_adj")
+_LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
+
+
+@cache
+def memory_bytes() -> int:
+    """The machine's memory in bytes, or what this process's control group leaves of it.
+
+    Raises OSError if the system does not tell.
+    """
+    return min([_physical_bytes(), *_group_limits()])
+
+
+def _physical_bytes() -> int:
+    if sys.platform == "win32":
+        return _windows_bytes()
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _group_limits() -> list[int]:
+    """Limits of the control groups that this process is in; none elsewhere than on Linux."""
+    if not _CONTROL_GROUP.is_file():
+        return []
+    limits = []
+    for line in _CONTROL_GROUP.read_text(encoding="utf-8", errors="replace").splitlines():
+        _, controllers, group = line.split(":", maxsplit=2)
+        if controllers not in ("", "memory"):
+            continue
+        folder = _GROUPS / controllers
+        for place in (folder, folder / group.lstrip("/")):
+            limits += [_number(place / name) for name in _LIMIT_FILES]
+    return [limit for limit in limits if limit is not None]
+
+
+def _number(file: Path) -> int | None:
+    """What a file of the kernel's says, None if it is not there or says `max`."""
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
+
+
+def bound_memory() -> None:
+    """Let this process ask for no more memory than there is, and be the first to go if all is used.
+
+    A model may need any amount; an allocation that is refused is an error with a reason, and one
+    that is granted and not there ends some process, maybe another. Linux alone counts so.
+    """
+    if sys.platform != "linux":
+        return
+    import resource
+
+    limit = memory_bytes() + _swap_bytes()
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    with suppress(OSError):  # Some containers do not let it be written.
+        _FIRST_TO_GO.write_text("1000", encoding="ascii")
+
+
+def _swap_bytes() -> int:
+    for line in _MEMORY.read_text(encoding="ascii").splitlines():
+        if line.startswith("SwapTotal:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+class _MemoryStatus(ctypes.Structure):
+    """MEMORYSTATUSEX of sysinfoapi.h."""
+
+    _fields_ = [
+        ("dwLength", ctypes.c_uint32),
+        ("dwMemoryLoad", ctypes.c_uint32),
+        ("ullTotalPhys", ctypes.c_uint64),
+        ("ullAvailPhys", ctypes.c_uint64),
+        ("ullTotalPageFile", ctypes.c_uint64),
+        ("ullAvailPageFile", ctypes.c_uint64),
+        ("ullTotalVirtual", ctypes.c_uint64),
+        ("ullAvailVirtual", ctypes.c_uint64),
+        ("ullAvailExtendedVirtual", ctypes.c_uint64),
+    ]
+
+
+def _windows_bytes() -> int:
+    status = _MemoryStatus()
+    status.dwLength = ctypes.sizeof(status)
+    kernel = ctypes.CDLL("kernel32")
+    if not kernel.GlobalMemoryStatusEx(ctypes.byref(status)):
+        raise OSError("GlobalMemoryStatusEx failed")
+    return int(status.ullTotalPhys)

@@ -1,0 +1,213 @@
+"""The cheapest tiles for a budget: routes over the cuts, for prefixes of the droppable values.
+
+    Sequence (what is held at each cut) -> for prefixes of the droppable values: cheapest route over
+    the cuts (`program`), its segments from `segments` -> Choice
+
+The first values dropped are the largest with a gap in their life, skip connections for example:
+tiles behind the gap make their part of them again.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from math import inf
+
+from onnxremat.tiling.effort import Effort
+from onnxremat.tiling.plan import most_nodes
+from onnxremat.tiling.program import cheapest_route
+from onnxremat.tiling.segments import Option, Segments
+from onnxremat.tiling.sequence import Sequence, droppable
+
+MOST_DROPPED = 6
+"""At most so many values are dropped."""
+MOST_CUTS = 160
+"""At most so many cuts are ends of segments."""
+MOST_OPS = 400
+"""A segment has at most so many ops."""
+NEAR_CUTS = 8
+"""A segment starts and ends at most so many cuts from an op that cannot run whole."""
+CHEAP = 0.005
+"""With a plan that adds no more than this share of a run, no more values are dropped: estimates
+are compared no finer (see TOLERANCE)."""
+TOLERANCE = 0.005
+"""A route that costs this share of a run more than was estimated is compared again."""
+EXTRA_SHARES = (0.03, 0.12, 0.4, 1.0)
+"""Plans that add less than these shares of a run are looked for, one after the other; what adds
+more than the last is no plan."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A route for one set of dropped values, all its segments planned exactly."""
+
+    sequence: Sequence
+    options: tuple[Option, ...]
+    peak_bytes: int
+    cost: int
+    nodes: int
+
+
+class Routes:
+    """Finds routes through a model of `nodes` nodes; what was looked at is remembered.
+
+    `node_bytes`: what the runtime keeps for each node that is added. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        threads: int,
+        allow_rounding: bool,
+        effort: Effort,
+        *,
+        nodes: int,
+        node_bytes: int,
+    ) -> None:
+        self.sequence = sequence
+        self.one_pass = sequence.imported.graph.total_cost()
+        self._threads = threads
+        self._allow_rounding = allow_rounding
+        self._effort = effort
+        self._room = most_nodes(nodes) - nodes
+        self._node_bytes = node_bytes
+        self._kinds: dict[tuple[int, ...], Segments] = {}
+        self._cuts = _cuts(sequence)
+        self._pruned = False
+
+    def cheapest(
+        self, budget_bytes: int, carry: bool, below_cost: float = inf, *, first: bool = False
+    ) -> Choice | None:
+        """The cheapest plan over the prefixes of droppable values, if it costs less than
+        `below_cost`; with `first`, the first of those that add little. Cheap plans are looked for
+        first: tiles that would cost more than is asked for are not followed back."""
+        sequence, enough = self.sequence, CHEAP * self.one_pass
+        values = [t for t in droppable(sequence) if sequence.nbytes[t] * 20 >= budget_bytes]
+        for share in EXTRA_SHARES:
+            best: Choice | None = None
+            limit = min(share * self.one_pass, below_cost)
+            self._pruned = False
+            for count in range(min(MOST_DROPPED, len(values)) + 1):
+                if best is not None and (first or best.cost <= enough):
+                    break
+                if self._effort.late:
+                    return best
+                found = self._route(tuple(values[:count]), budget_bytes, limit, carry)
+                if found is not None and found.cost < limit:
+                    best, limit = found, found.cost
+            if best is not None or limit == below_cost or not self._pruned:
+                return best
+        return None
+
+    def segments(self, dropped: tuple[int, ...] = ()) -> Segments:
+        """The segments of the sequence without some values."""
+        if dropped not in self._kinds:
+            self._kinds[dropped] = Segments(
+                self.sequence.dropping(dropped),
+                self._threads,
+                self._allow_rounding,
+                self._room,
+                self._effort,
+            )
+        return self._kinds[dropped]
+
+    def _route(
+        self, dropped: tuple[int, ...], budget_bytes: int, below_cost: float, carry: bool
+    ) -> Choice | None:
+        """The cheapest route whose segments keep the budget when they are planned exactly, with
+        what the runtime needs for each node that is added."""
+        segments = self.segments(dropped)
+        sequence = segments.sequence
+        per_node = reserved = 0
+        while not self._effort.late:
+            limit = budget_bytes - reserved
+            whole = [
+                nbytes <= limit and v not in sequence.lacking
+                for v, nbytes in enumerate(sequence.step_bytes)
+            ]
+            chosen: dict[tuple[int, int], Option] = {}
+            segments.pruned = False
+            cost_of = self._cost(segments, limit, per_node, chosen, carry)
+            near = _near(self._cuts, whole)
+            route = cheapest_route(whole, *near, cost_of, below_cost, self._too_dear)
+            self._pruned |= segments.pruned
+            if route is None:
+                return None
+            exact = [segments.exactly(*part, chosen[part]) for part in route.segments]
+            if any(one is None or one.peak_bytes > limit for one in exact):
+                continue
+            options = tuple(one for one in exact if one is not None)
+            if self._dearer(options, [chosen[part] for part in route.segments]):
+                continue
+            cost, nodes = sum(one.cost for one in options), sum(one.nodes for one in options)
+            if nodes > self._room:
+                per_node = per_node * 4 or 10_000
+                if per_node > 1 << 40:
+                    return None
+                continue
+            inside = {v for i, j in route.segments for v in range(i, j)}
+            peaks = [b for v, b in enumerate(sequence.step_bytes) if v not in inside]
+            peaks += [one.peak_bytes for one in options]
+            bookkeeping = self._node_bytes * max(0, nodes)
+            peak = max(peaks, default=0) + bookkeeping
+            if peak > budget_bytes:  # then more is needed than is reserved
+                reserved = bookkeeping
+                continue
+            return Choice(sequence, options, peak, cost, nodes)
+        return None
+
+    def _too_dear(self) -> None:
+        self._pruned = True
+
+    def _dearer(self, exact: Many[Option], estimates: Many[Option]) -> bool:
+        """Whether a route turned out to cost so much more that another may be better."""
+        more = sum(e.cost for e in exact) - sum(e.cost for e in estimates)
+        return more > TOLERANCE * self.one_pass
+
+    def _cost(
+        self,
+        segments: Segments,
+        budget_bytes: int,
+        per_node: int,
+        chosen: dict[tuple[int, int], Option],
+        carry: bool,
+    ) -> Callable[[int, int, float], int | None]:
+        def cost(i: int, j: int, below: float) -> int | None:
+            self._effort.spend(1)
+            if j - i > MOST_OPS or self._effort.late:
+                return None
+            found = segments.within(i, j, budget_bytes, below, carry)
+            if found is None:
+                return None
+            chosen[i, j] = found
+            return max(0, found.cost) + per_node * max(0, found.nodes)
+
+        return cost
+
+
+def _cuts(sequence: Sequence) -> tuple[int, ...]:
+    """Where segments may begin and end: where less is held than beside, and at both ends of a
+    stretch where the same is held."""
+    held, count = sequence.cut_bytes, sequence.count
+    found = [
+        c
+        for c in range(1, count)
+        if held[c] <= held[c - 1]
+        and held[c] <= held[c + 1]
+        and (held[c] < held[c - 1] or held[c] < held[c + 1])
+    ]
+    if len(found) > MOST_CUTS:
+        found = sorted(sorted(found, key=lambda c: (held[c], c))[:MOST_CUTS])
+    return (0, *found, count)
+
+
+def _near(cuts: tuple[int, ...], whole: list[bool]) -> tuple[list[int], list[int]]:
+    """Where segments may start and end, given which ops may run whole."""
+    hot = [v for v, may in enumerate(whole) if not may]
+    starts: set[int] = set()
+    ends: set[int] = set()
+    for v in hot:
+        place = bisect_right(cuts, v)
+        starts.update(cuts[max(0, place - NEAR_CUTS) : place])
+        ends.update(cuts[place : place + NEAR_CUTS])
+    return sorted(starts), sorted(ends)
