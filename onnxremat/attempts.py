@@ -75,6 +75,10 @@ ONLY_TILES = 0.7
 """For choosing tiles where whole ops have nothing to look for: one alone exceeds the limit, or
 their smallest peak is proved."""
 
+LEAST_REPLACED_BYTES = 16384
+"""Where the smallest peak is asked for, ops that hold less are not replaced: the nodes that would
+stand for them take the runtime some hundred bytes each in a run."""
+
 CUT_SHORT = 0.8
 """Whole ops that took this share of their seconds would have been searched on."""
 
@@ -355,10 +359,10 @@ def substituted(
 ) -> Subject:
     """Substitutes where they are needed: exact ones, which may take time, for ops that alone exceed
     the limit under `rules`; those that round differently, if they are allowed, for ops that take
-    half of it."""
+    half of it. For the smallest peak ops that hold little are left as they are."""
     if budget is None:
         graph = subject.imported.graph
-        budget = peak_bound(graph, rules).nbytes - 1
+        budget = max(peak_bound(graph, rules).nbytes, LEAST_REPLACED_BYTES) - 1
     chosen: list[tuple[tuple[Substitution, ...], int]] = [(EXACT, budget + 1)]
     if options.allow_rounding:
         chosen.append((ROUNDING, budget // 2))
