@@ -278,10 +278,7 @@ class Attempts:
             with part.passing(busy=True):
                 tiling = search.plan(self._part_of_budget(share), part.left_seconds)
             if self.budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
-                more = self.clock.share(ONLY_TILES - choosing)
-                search.extend(more.seconds)
-                with more.passing(busy=True):
-                    tiling = search.plan(None, more.left_seconds)
+                tiling = self._descended(search, ONLY_TILES - choosing)
             if not tiling.regions or not self._pays(tiling, tried):
                 return replace(found, tiling=found.tiling or tiling)
             if found.tiling is not None and found.tiling.regions == tiling.regions:
@@ -297,6 +294,13 @@ class Attempts:
             if not tiling.meets(self.budget):
                 break
         return found
+
+    def _descended(self, search: TileSearch, share: float) -> TilingPlan:
+        """The smallest peak after a share of all seconds more."""
+        more = self.clock.share(share)
+        search.extend(more.seconds)
+        with more.passing(busy=True):
+            return search.plan(None, more.left_seconds)
 
     def _only_tiles(self, whole: Subject, tiling: TilingPlan) -> bool:
         """Whether tiles go below all whole ops: a limit there would leave them more seconds."""

@@ -12,10 +12,11 @@ from onnxremat import prepare as preparing
 from onnxremat.auditing import audit
 from onnxremat.errors import VerificationError
 from onnxremat.frontiers import frontier
-from onnxremat.prepare import PLANNING, UNSETTLED, Options
+from onnxremat.prepare import UNSETTLED, Options
 from onnxremat.report import rewrite_text
 from onnxremat.rewriting import RewriteResult, rewrite
 from onnxremat.runtimes.settle import settled
+from onnxremat.stages import PLANNING
 from onnxremat.verification import require, verify_files
 from tests.runtimes.build import FLOAT, model, node, value
 from tests.runtimes.test_settle import swish
