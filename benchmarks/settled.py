@@ -66,19 +66,19 @@ def suite() -> Iterator[Subject]:
             if model is None:
                 model = onnx.load(Path(test.model_dir) / "model.onnx")
             if test.data_sets:
-                values = list(test.data_sets[0][0])
+                values = [_array_of(value) for value in test.data_sets[0][0]]
             else:
                 stored = Path(test.model_dir) / "test_data_set_0"
                 files = sorted(stored.glob("input_*.pb"), key=lambda p: int(p.stem[6:]))
-                values = [_stored(path) for path in files]
+                values = [_array_of(TensorProto.FromString(p.read_bytes())) for p in files]
             names = [value.name for value in model.graph.input]
             yield Subject(
                 f"{kind}/{test.name}", model, Path(), dict(zip(names, values, strict=False))
             )
 
 
-def _stored(path: Path) -> Any:
-    return numpy_helper.to_array(TensorProto.FromString(path.read_bytes()))
+def _array_of(value: Any) -> Any:
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
 
 
 def files(folder: Path | None, scratch: Path) -> Iterator[Subject]:

@@ -75,6 +75,10 @@ ONLY_TILES = 0.7
 """For choosing tiles where whole ops have nothing to look for: one alone exceeds the limit, or
 their smallest peak is proved."""
 
+LEAST_REPLACED_BYTES = 16384
+"""Where the smallest peak is asked for, ops that hold less are not replaced: the nodes that would
+stand for them take the runtime some hundred bytes each in a run."""
+
 CUT_SHORT = 0.8
 """Whole ops that took this share of their seconds would have been searched on."""
 
@@ -274,10 +278,7 @@ class Attempts:
             with part.passing(busy=True):
                 tiling = search.plan(self._part_of_budget(share), part.left_seconds)
             if self.budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
-                more = self.clock.share(ONLY_TILES - choosing)
-                search.extend(more.seconds)
-                with more.passing(busy=True):
-                    tiling = search.plan(None, more.left_seconds)
+                tiling = self._descended(search, ONLY_TILES - choosing)
             if not tiling.regions or not self._pays(tiling, tried):
                 return replace(found, tiling=found.tiling or tiling)
             if found.tiling is not None and found.tiling.regions == tiling.regions:
@@ -293,6 +294,13 @@ class Attempts:
             if not tiling.meets(self.budget):
                 break
         return found
+
+    def _descended(self, search: TileSearch, share: float) -> TilingPlan:
+        """The smallest peak after a share of all seconds more."""
+        more = self.clock.share(share)
+        search.extend(more.seconds)
+        with more.passing(busy=True):
+            return search.plan(None, more.left_seconds)
 
     def _only_tiles(self, whole: Subject, tiling: TilingPlan) -> bool:
         """Whether tiles go below all whole ops: a limit there would leave them more seconds."""
@@ -351,10 +359,10 @@ def substituted(
 ) -> Subject:
     """Substitutes where they are needed: exact ones, which may take time, for ops that alone exceed
     the limit under `rules`; those that round differently, if they are allowed, for ops that take
-    half of it."""
+    half of it. For the smallest peak ops that hold little are left as they are."""
     if budget is None:
         graph = subject.imported.graph
-        budget = peak_bound(graph, rules).nbytes - 1
+        budget = max(peak_bound(graph, rules).nbytes, LEAST_REPLACED_BYTES) - 1
     chosen: list[tuple[tuple[Substitution, ...], int]] = [(EXACT, budget + 1)]
     if options.allow_rounding:
         chosen.append((ROUNDING, budget // 2))

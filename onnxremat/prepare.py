@@ -100,11 +100,10 @@ class Options:
     compare.
 
     `time_limit`: the seconds that planners and the choice of tiles have, all together; running,
-    predicting and measuring come on top. Where one op alone exceeds the limit, tiles get them all,
-    and without tiles whole ops do. Otherwise whole ops have 60% (in training graphs 85%; for the
-    smallest peak 40% and 60%), tiles come next, and if those come to nothing, whole ops have what
-    is left. A tenth of what whole ops have is kept for planning again what takes more in the
-    runtime than it was planned to.
+    predicting and measuring come on top. Whole ops come first, tiles next, and whole ops have what
+    is left (`attempts.Shares`). A tenth of what whole ops have is kept for planning again what
+    takes more in the runtime than it was planned to. For the smallest peak some are left unused:
+    a limit that is met with it must be met in as many.
 
     `measure_limit`: the seconds that measuring the model may take beyond the runs that have to be
     made: half for counting scratch node by node, a quarter for profiled runs, a quarter for the

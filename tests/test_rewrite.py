@@ -263,3 +263,19 @@ def test_a_model_that_computes_nothing_is_named(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.onnx", [], {"y": np.zeros((1, 8, 16, 16), "f")})
     with pytest.raises(onnxremat.ModelError, match="computes nothing"):
         rewrite(path, "1GB", QUICK)
+
+
+def test_the_smallest_peak_is_not_above_the_original_where_ops_hold_little(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Greater", ["x", "z"], ["c"], "c"),
+        helper.make_node("Where", ["c", "x", "z"], ["y"], "y"),
+    ]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [8, 8]) for n in "xzy"]
+    graph = helper.make_graph(nodes, "small", values[:2], values[2:])
+    path = tmp_path / "m.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    result = rewrite(path, "min", QUICK)
+    assert not result.replaced
+    assert result.rewritten.peak_bytes <= result.original.peak_bytes

@@ -217,7 +217,7 @@ def test_a_line_with_a_fault_fails() -> None:
 
 
 def test_a_refusal_is_right_only_for_a_stated_limit() -> None:
-    said = "onnxremat: input 'x' is no tensor but has type: sequence"
+    said = "onnxremat: graph input 'x' is a sequence: only tensors are supported"
     assert limits.stated(5, said) is not None
     assert limits.stated(6, said) is None
     assert limits.stated(5, "onnxremat: out of luck") is None

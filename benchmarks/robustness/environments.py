@@ -20,7 +20,7 @@ from pathlib import Path
 import onnxremat
 import onnxremat_rewriters
 from benchmarks.robustness import direct, seeds
-from benchmarks.robustness.judging import NOTICES, Line, exception, in_parallel
+from benchmarks.robustness.judging import Line, errors, exception, in_parallel
 from benchmarks.robustness.processes import environment_of_users, guard_memory
 
 SECONDS = 240.0
@@ -147,7 +147,7 @@ def try_place(root: Path, number: int) -> Tried:
     if place.copied:
         changes["PYTHONPATH"] = str(_copied_package(folder))
     code, said = _started(place, folder, environment_of_users(**changes))
-    lines = [one for one in said.splitlines() if one.strip() and not one.startswith(NOTICES)]
+    lines = errors(said)
     wrong = _wrong(place, folder, code, lines)
     return Tried(place.name, code, lines[-1] if lines else "", tuple(wrong))
 

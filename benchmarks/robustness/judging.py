@@ -4,6 +4,7 @@ A command ends with an exit code of the README, in its time and memory, with one
 the code is not 0; it leaves no process, no temporary file and, on anything but 0, no new file.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -16,8 +17,8 @@ EXIT_CODES = (0, 2, 3, 4, 5, 6, 7)
 MOST_PEAK_BYTES = 2 << 30
 """The product and each of its children may hold this much of a small model, damaged or not."""
 
-NOTICES = ("onnxremat: compiling the planner", "onnxremat: warning")
-"""Beginnings of lines on stderr that are no errors."""
+_PROGRESS = re.compile(r"onnxremat: compiling the planner|onnxremat: .*\(\d+ s\)$")
+"""Lines on stderr that say what is being done."""
 
 _T, _R = TypeVar("_T"), TypeVar("_R")
 
@@ -73,11 +74,7 @@ def faults(
     elif ended.code not in codes:
         wrong.append(f"exit {ended.code}: {ended.last_line or 'no message'}")
     elif ended.code != 0:
-        said = [
-            line
-            for line in ended.stderr.splitlines()
-            if line.strip() and not line.startswith(NOTICES)
-        ]
+        said = errors(ended.stderr)
         if len(said) != 1:
             wrong.append(f"{len(said)} lines on stderr: {ended.last_line}")
     if ended.peak_bytes > most_bytes:
@@ -85,6 +82,11 @@ def faults(
     if ended.orphans:
         wrong.append(f"{ended.orphans} processes left")
     return wrong
+
+
+def errors(text: str) -> list[str]:
+    """The lines of what was said on stderr, less those that tell of progress."""
+    return [line for line in text.splitlines() if line.strip() and not _PROGRESS.match(line)]
 
 
 def exception(text: str) -> str:

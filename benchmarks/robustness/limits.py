@@ -22,7 +22,14 @@ def _limit(name: str, exit_code: int, message: str) -> StatedLimit:
 
 
 STATED_LIMITS = (
-    _limit("an input is a sequence or an optional value", 5, r"is no tensor but has type"),
+    _limit(
+        "a value is a sequence, an optional value or a map",
+        5,
+        r"(input|value) .* is an? (sequence|optional|map)",
+    ),
+    _limit("a value is text", 5, r"holds elements of type 'string', whose bytes do not follow"),
+    _limit("nothing is computed at run time", 5, r"the model computes nothing at run time"),
+    _limit("an input is of a type that numpy cannot hand over", 5, r"cannot be fed from Python"),
     _limit(
         "results are random: two runs differ",
         6,

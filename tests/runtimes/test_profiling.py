@@ -14,7 +14,13 @@ from onnxremat.runtimes.inputs import make_inputs
 from onnxremat.runtimes.measure import in_memory, measure_activation
 from onnxremat.runtimes.node_heap import count_heap
 from onnxremat.runtimes.order import priority_order
-from onnxremat.runtimes.profiling import RunProfile, inner_nodes, named_copy, profile_run
+from onnxremat.runtimes.profiling import (
+    RunProfile,
+    inner_nodes,
+    named_copy,
+    profile_run,
+    seen_run,
+)
 from onnxremat.runtimes.recipe import RECIPE, STOCK
 from onnxremat.runtimes.settle import settled
 from onnxremat.runtimes.workspace import STATISTICS_EXACT, ValueType, known_workspace_bytes
@@ -179,6 +185,38 @@ def test_casts_around_missing_kernels_are_foreign_and_types_are_those_of_the_run
     assert found.order == (0, 1)
     assert found.foreign == ("Cast", "Cast")
     assert found.nodes[0].outputs == (ValueType("float", (8, 8)),)
+
+
+@pytest.mark.parametrize(
+    ("element", "nbytes"),
+    [
+        ("FLOAT8E4M3FN", 15),
+        ("FLOAT8E4M3FNUZ", 15),
+        ("FLOAT8E5M2", 15),
+        ("FLOAT8E5M2FNUZ", 15),
+        ("FLOAT8E8M0", 15),
+        ("BFLOAT16", 30),
+        ("INT4", 8),
+        ("UINT4", 8),
+        ("INT2", 4),
+        ("UINT2", 4),
+    ],
+)
+def test_types_have_the_names_that_onnx_gives_them(element: str, nbytes: int) -> None:
+    """The profile calls some of them otherwise (`Float8E4M3FN`, `Int4x2`)."""
+    graph = model(
+        [
+            node("Cast", ["x"], ["q"], to=TensorProto.DataType.Value(element)),
+            node("Cast", ["q"], ["y"], to=FLOAT),
+        ],
+        [value("x", FLOAT, [3, 5])],
+        ["y"],
+        opset=25,
+    )
+    graph.ir_version = 13
+    (made,) = seen_run(graph, Path.cwd(), make_inputs(graph), RECIPE_1).nodes[0].outputs
+    assert made == ValueType(element.lower(), (3, 5))
+    assert made.nbytes == nbytes
 
 
 WORKSPACES: list[tuple[onnx.NodeProto, dict[str, Any], int, int]] = [
