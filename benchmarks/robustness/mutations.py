@@ -437,7 +437,7 @@ def other_record(proto: onnx.ModelProto, rng: Random) -> str:
 
 
 def _change_json(data: Any, rng: Random) -> str:
-    """Change one value of nested dictionaries and lists; its key."""
+    """Change one value of nested dictionaries and lists, if there is any; its key."""
     places: list[tuple[Any, Any]] = []
 
     def collect(node: Any) -> None:
@@ -446,7 +446,10 @@ def _change_json(data: Any, rng: Random) -> str:
             if isinstance(node[key], (dict, list)):
                 collect(node[key])
 
-    collect(data)
+    if isinstance(data, (dict, list)):
+        collect(data)
+    if not places:
+        return "nothing to change"
     node, key = _pick(rng, places)
     absurd = [*INTEGERS, 10**400, *FLOATS, *TEXTS, None, True, [], {}, [[]], {"x": -1}, [1] * 200]
     if rng.random() < 0.15 and isinstance(node, dict):
