@@ -14,7 +14,7 @@ the smallest peak is asked for.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from onnxremat.bounds import PeakBound, peak_bound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
@@ -49,7 +49,7 @@ from onnxremat_rewriters.substitutes import EXACT, ROUNDING, Substitution
 
 TILING_TARGETS = (1.0, 0.95, 0.88, None)
 """Shares of the limit that tiles are chosen for in turn: the runtime may take more than predicted.
-At last (None) the smallest peak is tried, which keeps whatever limit can be kept."""
+At last (None) the smallest peak is tried, as it is where that is asked for."""
 
 
 @dataclass(frozen=True)
@@ -270,28 +270,32 @@ class Attempts:
         the model in them each time."""
         self.progress(CHOOSING)
         base = ordered_subject(whole, order, self.target.rules, self.options)
-        part = self.clock.share(choosing)
+        budget, part = self.budget, self.clock.share(choosing)
         search = TileSearch(base, self._tiling, part.seconds, self.stop)
         found = TriedTiles()
         for share in TILING_TARGETS:
+            if share is not None and found.tiling is not None and not found.tiling.meets(budget):
+                continue
             self.progress(CHOOSING)
             with part.passing(busy=True):
                 tiling = search.plan(self._part_of_budget(share), part.left_seconds)
-            if self.budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
+            if budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
                 tiling = self._descended(search, ONLY_TILES - choosing)
             if not tiling.regions or not self._pays(tiling, tried):
-                return replace(found, tiling=found.tiling or tiling)
-            if found.tiling is not None and found.tiling.regions == tiling.regions:
+                return found.with_untried(tiling)
+            again = found.tiling is not None and found.tiling.regions == tiling.regions
+            if share is not None and (again or not tiling.meets(budget)):
+                found = found if again else found.with_untried(tiling)
                 continue
-            found = replace(found, tiling=tiling)
             self.progress("running the tiled model to learn sizes, workspace and times")
             tiled = tiled_subject(base, tiling, self.options)
-            if self._possible(tiled):
-                one = self._tried(tiled, self.clock.share(planning), tiling=tiling)
-                found = replace(found, tried=(*found.tried, one))
-                if one.planned is not None:
-                    break
-            if not tiling.meets(self.budget):
+            if not self._possible(tiled):
+                found = found.with_untried(tiling)
+                continue
+            seconds = self.clock.share(planning)
+            one = self._tried(tiled, seconds, tiling=tiling, smallest=share is None)
+            found = found.with_tried(tiling, one)
+            if one.planned is not None:
                 break
         return found
 

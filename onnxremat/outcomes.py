@@ -1,7 +1,7 @@
 """What became of attempts to plan for a limit, and what is said where all of them missed it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxremat.bounds import PeakBound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
@@ -54,16 +54,27 @@ class Tried:
 
 @dataclass(frozen=True)
 class TriedTiles:
-    """The last tiling that was looked at, None if time was over before; and what became of the
-    models in the tilings that were tried."""
+    """The last tiling that was looked at, None if time was over before; what became of the models
+    in the tilings that were tried; and `untried_bytes`, the smallest peak that is predicted of one
+    that was not."""
 
     tiling: TilingPlan | None = None
     tried: tuple[Tried, ...] = ()
+    untried_bytes: int | None = None
 
     @property
     def last(self) -> Tried:
         """What became of the last one."""
         return self.tried[-1] if self.tried else Tried()
+
+    def with_untried(self, tiling: TilingPlan) -> "TriedTiles":
+        """The same and a tiling that is not tried, without regions perhaps."""
+        peak = tiling.peak_bytes if tiling.regions else self.untried_bytes
+        return replace(self, tiling=tiling, untried_bytes=peak)
+
+    def with_tried(self, tiling: TilingPlan, one: Tried) -> "TriedTiles":
+        """The same and a tiling that was tried, whatever was predicted of it."""
+        return TriedTiles(tiling, (*self.tried, one))
 
     @property
     def late(self) -> bool:
@@ -72,10 +83,10 @@ class TriedTiles:
 
     @property
     def smallest_bytes(self) -> int | None:
-        """The smallest peak that was measured or predicted."""
+        """The smallest peak that was measured, or predicted of what was not tried."""
         peaks = [o.missed.peak_bytes for o in self.tried if isinstance(o.missed, PlanMissedError)]
-        if self.tiling is not None and self.tiling.regions:
-            peaks.append(self.tiling.peak_bytes)
+        if self.untried_bytes is not None:
+            peaks.append(self.untried_bytes)
         return min(peaks, default=None)
 
 

@@ -29,7 +29,12 @@ from onnxremat.importer import (
     open_inputs,
 )
 from onnxremat.memory import MemoryRules
-from onnxremat.planners import compile_kernels, compiled_kernels_cached, kernels_kept_where
+from onnxremat.planners import (
+    compile_kernels,
+    compiled_kernels_cached,
+    kernels_kept_where,
+    load_kernels,
+)
 from onnxremat.planners._engine import usable_processors
 from onnxremat.runtimes.compare import different_names
 from onnxremat.runtimes.inputs import load_inputs, make_inputs
@@ -453,8 +458,10 @@ def measured_types(model: onnx.ModelProto, run: RunProfile) -> dict[str, ValueTy
 
 
 def prepare_planner(progress: ProgressReport) -> None:
-    """Compile the search if this machine has not done so yet, so that no time limit pays for it."""
+    """Compile the search if this machine has not done so yet, and load it, so that no time limit
+    pays for it."""
     if not compiled_kernels_cached():
         where = kernels_kept_where() or "once on this machine"
         progress(f"{COMPILING} (about 30 s), {where}")
         compile_kernels()
+    load_kernels()

@@ -121,6 +121,7 @@ def test_where_compiled_code_is_kept_is_said(monkeypatch: pytest.MonkeyPatch, wh
     monkeypatch.setattr(prepare, "compiled_kernels_cached", lambda: bool(done))
     monkeypatch.setattr(prepare, "kernels_kept_where", lambda: where)
     monkeypatch.setattr(prepare, "compile_kernels", lambda: done.append(True))
+    monkeypatch.setattr(prepare, "load_kernels", lambda: None)
     for _ in range(2):
         prepare.prepare_planner(lambda stage, detail="": said.append(stage))
     assert said == [f"{COMPILING} (about 30 s), {where or 'once on this machine'}"]

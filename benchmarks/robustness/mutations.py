@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError, EncodeError, Message
 
 RECORD = "onnxremat.plan"
+
+_LARGE = 1 << 20
 
 INTEGERS = (0, 1, -1, 2, 3, 7, 64, 99, 1 << 20, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1)
 INTEGERS += (-(2**63),)
@@ -75,13 +77,16 @@ def mutate(model: bytes, rng: Random) -> tuple[bytes, str]:
         return _bytes_mutant(model, rng)
     proto = onnx.ModelProto.FromString(model)
     done = []
+    data = model
     for _ in range(rng.choice([1, 1, 1, 2, 2, 3, 4, 6])):
         mutation = _pick(rng, MUTATIONS if rng.random() < 0.6 else (any_field,))
-        done.append(mutation(proto, rng) or "nothing")
-    try:
-        data = proto.SerializeToString()
-    except (ValueError, DecodeError):
-        return model, "cannot be stored"
+        try:
+            done.append(mutation(proto, rng) or "nothing")
+            data = proto.SerializeToString()
+        except (ValueError, EncodeError, DecodeError):
+            break  # too deep for the library, what was done before it stays
+        if "deep body" in done:
+            break
     if rng.random() < 0.05:
         data, words = _not_utf8(data, rng)
         done.append(words)
@@ -136,11 +141,14 @@ def _not_utf8(data: bytes, rng: Random) -> tuple[bytes, str]:
 
 
 def _messages(message: Message) -> Iterator[Message]:
-    yield message
-    for field, value in message.ListFields():
-        if field.type == FieldDescriptor.TYPE_MESSAGE:
-            for one in value if _repeated(field) else (value,):
-                yield from _messages(one)
+    """A message and all in it, however deep they are."""
+    waiting = [message]
+    while waiting:
+        message = waiting.pop()
+        yield message
+        for field, value in message.ListFields():
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                waiting.extend(value if _repeated(field) else (value,))
 
 
 def _repeated(field: FieldDescriptor) -> bool:
@@ -190,7 +198,8 @@ def _change_list(proto: Message, message: Message, field: FieldDescriptor, rng: 
     if not len(values):
         if is_message:
             others = [m for m in _messages(proto) if m.DESCRIPTOR is field.message_type]
-            values.add().CopyFrom(_copied(_pick(rng, others))) if others else values.add()
+            made = _copied(_pick(rng, others)) if others else None
+            values.add().CopyFrom(made) if made is not None else values.add()
         else:
             values.append(_value(field, _zero(field), rng))
         return "first of"
@@ -201,7 +210,7 @@ def _change_list(proto: Message, message: Message, field: FieldDescriptor, rng: 
     if kind == "delete":
         del values[at]
     elif kind == "double":
-        values.add().CopyFrom(values[at]) if is_message else values.append(values[at])
+        values.add().CopyFrom(_copied(values[at])) if is_message else values.append(values[at])
     elif kind == "swap":
         to = int(rng.integers(len(values)))
         kept = list(values)
@@ -403,13 +412,16 @@ def outside_data(proto: onnx.ModelProto, rng: Random) -> str:
 
 
 def deep_body(proto: onnx.ModelProto, rng: Random) -> str:
-    """A graph that holds itself in an If, many times over, or a function that calls itself."""
+    """A graph that holds itself in an If, many times over, or a function that calls itself. (The
+    protobuf library reads up to 100 messages in each other; an If is three.)"""
     if proto.functions and rng.random() < 0.4:
         function = _pick(rng, list(proto.functions))
         function.node.add(op_type=function.name, domain=function.domain, input=function.input[:1])
         return "function of itself"
     graph = _pick(rng, _all(proto, onnx.GraphProto) or [proto.graph])
-    for _ in range(int(rng.choice([1, 3, 30, 100]))):
+    if len(proto.SerializeToString()) > _LARGE:
+        return ""
+    for _ in range(int(rng.choice([1, 3, 20, 40]))):
         inner = _copied(graph)
         del graph.node[:]
         node = graph.node.add(op_type="If", input=["c"], output=["o"])
@@ -426,6 +438,8 @@ def other_record(proto: onnx.ModelProto, rng: Random) -> str:
             try:
                 data = json.loads(entry.value)
             except ValueError:
+                data = None
+            if not isinstance(data, (dict, list)) or not data:
                 return ""
             words = _change_json(data, rng)
             entry.value = json.dumps(data)
@@ -437,7 +451,7 @@ def other_record(proto: onnx.ModelProto, rng: Random) -> str:
 
 
 def _change_json(data: Any, rng: Random) -> str:
-    """Change one value of nested dictionaries and lists; its key."""
+    """Change one value of nested dictionaries and lists, if there is any; its key."""
     places: list[tuple[Any, Any]] = []
 
     def collect(node: Any) -> None:
@@ -446,7 +460,10 @@ def _change_json(data: Any, rng: Random) -> str:
             if isinstance(node[key], (dict, list)):
                 collect(node[key])
 
-    collect(data)
+    if isinstance(data, (dict, list)):
+        collect(data)
+    if not places:
+        return "nothing to change"
     node, key = _pick(rng, places)
     absurd = [*INTEGERS, 10**400, *FLOATS, *TEXTS, None, True, [], {}, [[]], {"x": -1}, [1] * 200]
     if rng.random() < 0.15 and isinstance(node, dict):

@@ -133,6 +133,14 @@ def compiled_kernels_cached() -> bool:
     return all(map(is_ready, _entries()))
 
 
+def load_kernels() -> None:
+    """Load the search from disk into this process (half a second), so that no planner's time limit
+    pays for it; compile it if it is not there."""
+    from onnxremat.planners._engine import load_kernels as load
+
+    load()
+
+
 def _entries() -> "tuple[Callable[..., object], ...]":
     """The compiled functions that planners call. What these call is compiled with them."""
     from onnxremat.planners import _anneal, _beam, _chain_kernels, _lower_set_kernels
@@ -185,4 +193,5 @@ __all__ = [
     "compile_kernels",
     "compiled_kernels_cached",
     "kernels_kept_where",
+    "load_kernels",
 ]

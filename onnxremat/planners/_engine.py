@@ -92,7 +92,7 @@ def best_start(problem: Problem) -> Score:
 
 
 @lru_cache(maxsize=1)
-def _load_kernels() -> bool:
+def load_kernels() -> bool:
     """Load the compiled kernels, or compile them; whether they were cached."""
     from onnxremat.compilation import is_ready
     from onnxremat.planners import _anneal, _beam
@@ -109,8 +109,8 @@ def _load_kernels() -> bool:
 
 def _compilation_seconds() -> float:
     """Make the kernels ready; the seconds that compiling them took, 0 if they were cached."""
-    begin, done_before = time.monotonic(), _load_kernels.cache_info().currsize > 0
-    cached = _load_kernels()
+    begin, done_before = time.monotonic(), load_kernels.cache_info().currsize > 0
+    cached = load_kernels()
     return 0.0 if done_before or cached else time.monotonic() - begin
 
 

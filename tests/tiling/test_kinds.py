@@ -15,7 +15,7 @@ from onnxremat.runtimes.measure import measure_activation, run_outputs
 from onnxremat.runtimes.predict import BOOKKEEPING_BYTES, BOOKKEEPING_NODE_BYTES
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import given_order
-from onnxremat.tiling import TilingPlan, choose_regions, tiled_subject
+from onnxremat.tiling import Tiling, TilingPlan, choose_regions, tiled_subject
 from tests.rewriters.tile.nets import Net
 
 OPTIONS = Options(threads=2)
@@ -79,7 +79,8 @@ def within(share: float, of: Subject) -> TilingPlan:
     """A plan of tiles within that share of the peak of whole ops."""
     graph = of.imported.graph
     budget = int(share * profile(graph, given_order(graph), RECIPE_RULES).peak_bytes)
-    plan = choose_regions(of, budget, threads=2, allow_rounding=False, seconds=30)
+    tiling = Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, 2, False)
+    plan = choose_regions(of, budget, tiling, seconds=30)
     assert plan.regions and plan.meets(budget), plan.reasons
     return plan
 
