@@ -15,7 +15,7 @@ import numpy as np
 
 from onnxremat.runtimes.library import RUNTIME_ERRORS, model_content, native_path, ort
 from onnxremat.runtimes.recipe import Recipe, providers, session_options
-from onnxremat.runtimes.wire import REINTERPRETED, Array
+from onnxremat.runtimes.wire import BITS_OUT, REINTERPRETED, Array
 
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -126,7 +126,7 @@ class Runner:
     def outputs(self) -> dict[str, Any]:
         """The outputs of a run of its own: arrays, or lists of arrays for sequences."""
         arguments = self.session.get_outputs()
-        special = any(_element(argument.type) in REINTERPRETED for argument in arguments)
+        special = any(_element(one.type) in REINTERPRETED | BITS_OUT for one in arguments)
         with refusals(self.number):
             if not special:
                 values = self.session.run(None, self.feeds)
@@ -165,13 +165,24 @@ def _ort_value(array: Array, type_name: str) -> Any:
 
 
 def _to_numpy(value: Any) -> Array:
-    """A copy of a tensor; types that numpy does not know become unsigned integers."""
+    """A copy of a tensor; types that numpy does not know become unsigned integers, and those with
+    several elements in a byte a row of bytes."""
     if not value.is_tensor():
         raise ValueError("outputs that are no tensors beside bfloat16 outputs are not supported")
-    if _element(value.data_type()) not in REINTERPRETED:
+    element = _element(value.data_type())
+    if element not in REINTERPRETED and element not in BITS_OUT:
         return np.array(value.numpy())
     shape = tuple(value.shape())
     count = value.tensor_size_in_bytes()
-    content = bytes((ctypes.c_ubyte * count).from_address(value.data_ptr())) if count else b""
+    content = (ctypes.c_ubyte * count).from_address(value.data_ptr()) if count else b""
+    if BITS_OUT.get(element, 8) < 8:
+        packed = np.array(np.frombuffer(content, np.uint8))
+        packed[-1:] &= _used_bits(prod(shape) * BITS_OUT[element])
+        return packed
     item = np.uint16 if count == 2 * prod(shape) else np.uint8
-    return np.frombuffer(content, dtype=item).reshape(shape)
+    return np.frombuffer(bytes(content), dtype=item).reshape(shape)
+
+
+def _used_bits(bits: int) -> np.uint8:
+    """Which bits of the last byte belong to elements, of so many bits in all."""
+    return np.uint8((1 << (bits % 8 or 8)) - 1)

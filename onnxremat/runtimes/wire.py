@@ -22,6 +22,9 @@ REINTERPRETED = {
 }
 """ONNX types that travel as unsigned integers: TensorProto's element type of each."""
 
+BITS_OUT = {"float8e8m0": 8, "float4e2m1": 4, "int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
+"""Bits of an element of the types that only come out, as bytes: no value can be handed in."""
+
 _REGISTERED = 2
 _BITS = {1: np.uint8, 2: np.uint16}
 

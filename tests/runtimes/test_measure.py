@@ -153,3 +153,29 @@ def test_models_are_paths_or_sources(eight: Path) -> None:
     inputs = make_inputs(ladder(8))
     by_text = run_outputs(str(eight), inputs, RECIPE_1)
     assert by_text["y"].tobytes() == run_outputs(eight, inputs, RECIPE_1)["y"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("label", "made"),
+    [
+        ("INT4", [0x21, 0xF3]),
+        ("UINT4", [0x21, 0x03]),
+        ("INT2", [0b01001001]),
+        ("UINT2", [0b00111001]),
+        ("FLOAT8E8M0", [127, 128, 129]),
+        ("FLOAT8E4M3FN", [0x38, 0x40, 0x44]),
+    ],
+)
+def test_small_types_come_out_as_the_bytes_of_their_elements(
+    label: str, made: list[int], tmp_path: Path
+) -> None:
+    """Bits of the last byte that belong to no element are 0."""
+    values = {
+        "INT4": [1, 2, 3, -1], "UINT4": [1, 2, 3], "INT2": [1, -2, 0, 1], "UINT2": [1, 2, 3],
+        "FLOAT8E8M0": [1, 2, 4], "FLOAT8E4M3FN": [1, 2, 3],
+    }[label]  # fmt: skip
+    cast = node("Cast", ["x"], ["y"], to=TensorProto.DataType.Value(label))
+    graph = model([cast], [value("x", FLOAT, ["n"])], ["y"], opset=25)
+    graph.ir_version = 13
+    found = run_outputs(in_memory(graph, tmp_path), {"x": np.array(values, np.float32)}, RECIPE)
+    assert found["y"].tolist() == made
