@@ -117,9 +117,13 @@ def _run(
 
 
 def _open(path: Path) -> int:
-    """`open_session` and its errors as the command line has them."""
+    """`open_session` and its errors as the command line has them. What the runtime logs beside
+    them in the caller's process is the caller's to set."""
+    import onnxruntime
+
     import onnxremat
 
+    onnxruntime.set_default_logger_severity(4)
     try:
         onnxremat.open_session(path)
     except onnxremat.OnnxrematError as error:
