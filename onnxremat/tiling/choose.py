@@ -156,7 +156,7 @@ class TileSearch:
     def _next_target(self, carry: bool) -> int | None:
         """The next peak to look for; None if the smallest is known well enough."""
         high, low = self._peak, self._missed[carry]
-        if high - low <= (PRECISION_CARRYING if carry else PRECISION) * high:
+        if high - low <= max(1, (PRECISION_CARRYING if carry else PRECISION) * high):
             return None
         return (high + low) // 2 if low else int(high * (1 - self._step[carry]))
 

@@ -139,15 +139,16 @@ class _Writer:
 
     def _make_view(self, name: str) -> None:
         """Write the view nodes behind `name`, unless they stand already for the same instances."""
+        views = self._imported.views
         pending = [name]
-        chain: list[str] = []
+        behind: dict[str, int] = {}
         while pending:
             view = pending.pop()
-            chain.append(view)
-            node = self._source.node[self._imported.views[view].node]
-            pending.extend(read for read in reads(node) if read in self._imported.views)
-        for view in _distinct(reversed(chain)):
-            index = self._imported.views[view].node
+            if view not in behind:
+                behind[view] = views[view].node
+                node = self._source.node[behind[view]]
+                pending.extend(read for read in reads(node) if read in views)
+        for view, index in sorted(behind.items(), key=lambda item: item[1]):
             node = self._copy(index)
             names = list(_distinct(reads(node)))
             made_from = tuple(self._current.get(read, read) for read in names)

@@ -201,3 +201,17 @@ def test_any_schedule_of_any_model_gives_the_same_bits(data: st.DataObject) -> N
     onnx.checker.check_model(result.model, full_check=True)
     x = np.random.default_rng(1).standard_normal((2, 3)).astype("f")
     assert run(result.model, x) == run(model, x)
+
+
+def test_views_that_are_their_own_shapes_are_written_once() -> None:
+    """Each reads the one before twice: 2^40 ways lead back to the value behind them all."""
+    nodes = [helper.make_node("Neg", ["x"], ["v0"])]
+    nodes += [helper.make_node("Reshape", [f"v{i}", f"v{i}"], [f"v{i + 1}"]) for i in range(40)]
+    nodes.append(helper.make_node("Neg", ["v40"], ["y"]))
+    ends = [helper.make_tensor_value_info(name, TensorProto.INT64, [1]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    made = imported(model)
+    assert len(made.graph.ops) == 2
+    written = apply_schedule(made, given_order(made.graph)).model
+    assert [node.op_type for node in written.graph.node] == ["Neg", *["Reshape"] * 40, "Neg"]
