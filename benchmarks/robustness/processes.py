@@ -66,6 +66,7 @@ def load_product(model: Path) -> None:
 
     from benchmarks.robustness import forked_jobs
     from onnxremat import cli
+    from onnxremat.interrupts import INTERRUPTS, Interrupts
     from onnxremat.planners import compile_kernels
     from onnxremat.runtimes import provable_worker, session, worker  # noqa: F401
 
@@ -84,6 +85,7 @@ def load_product(model: Path) -> None:
                 cli.app(command, standalone_mode=False)
     finally:
         subprocess.Popen = before  # type: ignore[misc]
+        vars(INTERRUPTS).update(vars(Interrupts()))  # the commands above have ended, ours has not
     gc.collect()
     gc.freeze()
 
