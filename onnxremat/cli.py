@@ -62,7 +62,7 @@ class _Console(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EIO)
+_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _out = _Console(highlight=False, soft_wrap=True, emoji=False)
 _err = _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 

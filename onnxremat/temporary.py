@@ -30,7 +30,10 @@ from onnxremat.journal import roll_back
 PREFIX, LOCK = "onnxremat-run-", "lock"
 _TOKEN_BYTES = 8
 _ATTEMPTS = 10
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+_UNWRITABLE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
+    *(errno.EROFS, errno.EACCES, errno.EPERM),
+)
 
 
 @dataclass

@@ -128,3 +128,20 @@ def test_a_full_disk_is_one_line(place: Path) -> None:
         Path("/dev/full").write_text("x")
     with pytest.raises(FileNotFoundError), temporary_folder():
         (place / "absent").read_text()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of file sizes")
+def test_a_file_that_may_not_grow_is_one_line(place: Path) -> None:
+    program = (
+        "import resource, signal\n"
+        "from onnxremat.temporary import temporary_folder\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "with temporary_folder() as folder:\n"
+        "    (folder / 'a').write_bytes(bytes(4096))\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(place)}
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+    assert f"UsageError: cannot write temporary files to {place}: File too large" in ended.stderr
+    assert list(place.iterdir()) == []

@@ -28,9 +28,10 @@ SECONDS = 240.0
 
 DONE, REFUSED, EITHER = (0,), (2, 5), (0, 2, 5)
 _RIGHTS = "-all,+dac_read_search"
+_NOBODY_ID = 65534
 _NOBODY = (
-    "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", f"--inh-caps={_RIGHTS}",
-    f"--ambient-caps={_RIGHTS}", "--",
+    "setpriv", f"--reuid={_NOBODY_ID}", f"--regid={_NOBODY_ID}", "--clear-groups",
+    f"--inh-caps={_RIGHTS}", f"--ambient-caps={_RIGHTS}", "--",
 )  # fmt: skip
 """Somebody who may read everything, as root's files are read, and write nothing."""
 
@@ -89,6 +90,9 @@ _MODEL = "mödel-模型.onnx"
 _NO_HOME = {"HOME": None, "XDG_CACHE_HOME": None, "NUMBA_CACHE_DIR": None}
 _LOCKED = {**_NO_HOME, "HOME": "/proc/none"}
 
+_KEPT = (f"numba-onnxremat-{_NOBODY_ID}",)
+"""The compiled kernels of somebody who has no other place for them stay, for the next run."""
+
 PLACES = (
     Place("as it is"),
     Place("no HOME", environment=_NO_HOME),
@@ -141,7 +145,7 @@ def try_place(root: Path, number: int) -> Tried:
         (folder / name).mkdir()
     if place.nobody:
         for path in (folder, folder / "out", folder / "tmp"):
-            os.chown(path, 65534, 65534)
+            os.chown(path, _NOBODY_ID, _NOBODY_ID)
     place.prepare(folder)
     changes: dict[str, str | None] = {"TMPDIR": str(folder / "tmp"), **place.environment}
     if place.copied:
@@ -209,7 +213,7 @@ def _wrong(place: Place, folder: Path, code: int | None, said: Sequence[str]) ->
             direct.session(target)
         except direct.REFUSALS as error:
             wrong.append(f"the file cannot be opened: {str(error)[:100]}")
-    left = [path.name for path in (folder / "tmp").iterdir()]
+    left = [path.name for path in (folder / "tmp").iterdir() if path.name not in _KEPT]
     left += [path.name for path in (folder / "out").iterdir() if path != target]
     return [*wrong, *(f"left: {name}" for name in left)]
 
