@@ -24,6 +24,7 @@ from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
 from onnxremat.planners import PLANNERS
 from onnxremat.planning import (
     ALIKE,
+    COUNTED_SECONDS,
     PlanningTime,
     Runtime,
     plan_within,
@@ -271,7 +272,7 @@ class Attempts:
         self.progress(CHOOSING)
         base = ordered_subject(whole, order, self.target.rules, self.options)
         budget, part = self.budget, self.clock.share(choosing)
-        search = TileSearch(base, self._tiling, part.seconds, self.stop)
+        search = TileSearch(base, self._tiling, part.seconds, self.stop, part.busy)
         found = TriedTiles()
         for share in TILING_TARGETS:
             if share is not None and found.tiling is not None and not found.tiling.meets(budget):
@@ -328,7 +329,9 @@ class Attempts:
         if self.options.planner == "given_order":
             return own
         part = self.clock.share(shares.order)
-        limits = Limits(seconds=part.left_seconds, seed=self.options.seed, stop=self.stop)
+        count = self.options.iterations
+        seconds = part.left_seconds if count is None else COUNTED_SECONDS
+        limits = Limits(seconds, count, self.options.seed, stop=self.stop)
         problem = Problem(graph, self.target.rules, max_copies=1)
         with part.passing():
             return PLANNERS["reorder"].function(problem, limits).schedule
@@ -400,5 +403,7 @@ def _limits(
             f"after {format_seconds(better.seconds)}",
         )
 
-    progress(PLANNING, f"at most {options.time_limit:g} s in all")
-    return Limits(seed=options.seed, on_progress=report, stop=stop)
+    count = options.iterations
+    most = f"{options.time_limit:g} s in all" if count is None else f"{count} iterations a plan"
+    progress(PLANNING, f"at most {most}")
+    return Limits(iterations=options.iterations, seed=options.seed, on_progress=report, stop=stop)

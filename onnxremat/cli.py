@@ -179,6 +179,7 @@ def rewrite_command(
     allow_op: option.AllowOp = [],  # noqa: B006
     costs: option.Costs = "model",
     time_limit: option.TimeLimit = 10.0,
+    iterations: option.Iterations = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     run_limit: option.RunLimit = RUN_SECONDS,
     threads: option.Threads = None,
@@ -196,9 +197,8 @@ def rewrite_command(
         runtime=runtime, session=session, order=order, optimize=optimize, dims=parse_dims(dim),
         inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
         allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
-        time_limit=time_limit, measure_limit=measure_limit, run_limit=run_limit, threads=threads,
-        seed=seed,
-        verify=verify,
+        time_limit=time_limit, iterations=iterations, measure_limit=measure_limit,
+        run_limit=run_limit, threads=threads, seed=seed, verify=verify,
     )  # fmt: skip
     target, plan = outputs(model, limit, options, output, emit_plan)
     with _progress(quiet=as_json, polite=True) as progress:

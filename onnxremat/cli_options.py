@@ -111,6 +111,14 @@ TimeLimit = Annotated[
         "come on top (with --session stock, one or two minutes).",
     ),
 ]
+Iterations = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=10**9,
+        help="Iterations of each search, instead of seconds: the same plan in each run.",
+    ),
+]
 TimeLimitEach = Annotated[
     float, typer.Option(min=0.1, max=86400, help="Seconds for each planner and limit.")
 ]

@@ -35,6 +35,9 @@ SMALLEST_SHARE = 0.85
 """Of the seconds that are left, for the smallest peak; the rest is for a faster plan of about that
 peak."""
 
+COUNTED_SECONDS = 1e6
+"""What planners have whose iterations are limited: enough not to end them."""
+
 OVER_SHARE = 0.01
 """Where less than this share of the seconds is left, time is over: nothing could be done in it."""
 
@@ -60,6 +63,17 @@ class PlanningTime:
         self._parent = parent
         self._passed = 0.0
 
+    @classmethod
+    def counted(cls, seconds: float) -> "PlanningTime":
+        """One that does not pass: what `seconds` are shared out for ends by counts of work alone,
+        so that it ends at the same place each time."""
+        return cls(seconds, now=_standing, busy=_standing)
+
+    @property
+    def busy(self) -> Callable[[], float]:
+        """The clock of what one thread does."""
+        return self._busy
+
     @property
     def left_seconds(self) -> float:
         """What has not passed yet; 0 if more has."""
@@ -82,6 +96,8 @@ class PlanningTime:
 
     def said(self) -> str:
         """How long was planned, and whether that was all, in words."""
+        if self._now is _standing:
+            return "with so many --iterations"
         limit = f"{self.whole.seconds:g}"
         if self.whole.over:
             return f"in the {limit} s of --time-limit, which are over"
@@ -109,6 +125,11 @@ class PlanningTime:
         self._passed += seconds
         if self._parent is not None:
             self._parent._pass(seconds)
+
+
+def _standing() -> float:
+    """A clock that stands still."""
+    return 0.0
 
 
 class PlanMissedError(NoPlanFoundError):
@@ -238,6 +259,8 @@ class _Timed:
     ) -> Plan:
         given = (*starts, *self.problem.starts)
         asked = replace(self.problem, budget_bytes=target, starts=given)
+        if self.limits.iterations is not None:
+            seconds = COUNTED_SECONDS
         with self.clock.passing():
             return self.planner(asked, replace(self.limits, seconds=seconds))
 

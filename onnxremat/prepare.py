@@ -110,6 +110,9 @@ class Options:
     takes more in the runtime than it was planned to. For the smallest peak some are left unused:
     a limit that is met with it must be met in as many.
 
+    `iterations`: of each search for a plan. Then no clock ends planning, and the same arguments
+    give the same plan; the seconds of `time_limit` count as work in the choice of tiles.
+
     `measure_limit`: the seconds that measuring the model may take beyond the runs that have to be
     made: half for counting scratch node by node, a quarter for profiled runs, a quarter for the
     peaks of the original and the released model. What they do not suffice for is estimated, and
@@ -132,6 +135,7 @@ class Options:
     allow_ops: tuple[str, ...] = ()
     costs: str = "model"
     time_limit: float = 10.0
+    iterations: int | None = None
     measure_limit: float = MEASURE_SECONDS
     run_limit: float = RUN_SECONDS
     threads: int | None = None
@@ -155,6 +159,8 @@ class Options:
         for option, seconds in (("--time-limit", self.time_limit), ("--run-limit", self.run_limit)):
             if not 0 <= seconds < math.inf:
                 raise UsageError(f"{option}: {seconds} is no number of seconds")
+        if self.iterations is not None and self.iterations < 0:
+            raise UsageError(f"--iterations: {self.iterations} is negative")
         _require_one_of("--costs", self.costs, COST_SOURCES)
         _require_one_of("--session", self.session, SESSIONS)
         _require_one_of("--runtime", self.runtime, RUNTIMES)

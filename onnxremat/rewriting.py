@@ -196,7 +196,8 @@ def _plan_and_verify(
     peak = find_peak(graph, own_schedule(whole.imported, mode), target.rules)
     prepare_planner(progress)
     started = time.perf_counter()
-    clock = PlanningTime(options.time_limit)
+    counted = options.iterations is not None
+    clock = (PlanningTime.counted if counted else PlanningTime)(options.time_limit)
     planned = Attempts(target, options, budget, clock, progress, stop).best(whole)
     subject, made, plan = planned.subject, planned.made, planned.plan
     target.subject = subject

@@ -53,6 +53,13 @@ def test_a_limit_below_the_bound_of_one_op_is_met_in_tiles(espcn: Path, tmp_path
     assert verify_files(espcn, output, QUICK).identical
 
 
+def test_a_number_of_iterations_gives_the_same_file_again(espcn: Path) -> None:
+    counted = replace(QUICK, iterations=500, threads=1, verify=False)
+    for limit in ("35%", "90%"):
+        made = [rewrite(espcn, limit, counted).model.SerializeToString() for _ in range(2)]
+        assert made[0] == made[1]
+
+
 def test_the_smallest_peak_uses_tiles(espcn: Path) -> None:
     result = rewrite(espcn, "min", QUICK)
     assert result.tiling is not None

@@ -8,6 +8,7 @@ smallest peak that is found is met too, and none below it. Time that a budget le
 that cost less.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -64,7 +65,8 @@ def choose_regions(
 class TileSearch:
     """The search for tiles of one subject; later questions go on from what earlier ones found.
 
-    `seconds` decide how much the descent looks at in all, as work that is counted.
+    `seconds` decide how much the descent looks at in all, as work that is counted. `now` is the
+    clock of what is not counted.
     """
 
     def __init__(
@@ -73,11 +75,12 @@ class TileSearch:
         tiling: Tiling,
         seconds: float,
         stop: Callable[[], bool] | None = None,
+        now: Callable[[], float] = time.thread_time,
     ) -> None:
         looked_at = view(subject.released.model, subject.types)
         self._sequence = Sequence(subject.imported, looked_at, tiling.rules)
         self._tiling = tiling
-        self._effort = Effort(stop)
+        self._effort = Effort(stop, now)
         self._routes = Routes(
             self._sequence,
             tiling.threads,
