@@ -80,6 +80,10 @@ LEAST_REPLACED_BYTES = 16384
 """Where the smallest peak is asked for, ops that hold less are not replaced: the nodes that would
 stand for them take the runtime some hundred bytes each in a run."""
 
+WORTH_REORDERING = 0.9
+"""Tiles are chosen in the file's own order unless another one has this share of its peak, or less:
+what can be cut together lies together there, as it was written, layer by layer."""
+
 CUT_SHORT = 0.8
 """Whole ops that took this share of their seconds would have been searched on."""
 
@@ -270,6 +274,7 @@ class Attempts:
         good; `choosing` and `planning` are the shares of all seconds for them, and for planning
         the model in them each time."""
         self.progress(CHOOSING)
+        order = self._order_of_tiles(whole, order)
         base = ordered_subject(whole, order, self.target.rules, self.options)
         budget, part = self.budget, self.clock.share(choosing)
         search = TileSearch(base, self._tiling, part.seconds, self.stop, part.busy)
@@ -336,10 +341,19 @@ class Attempts:
         with part.passing():
             return PLANNERS["reorder"].function(problem, limits).schedule
 
+    def _order_of_tiles(self, whole: Subject, found: Schedule) -> Schedule:
+        """The order that regions are parts of: the file's own, or the one that was found."""
+        own = own_schedule(whole.imported, ExecutionOrder(self.options.order))
+        smaller = self._peak(whole, found) <= WORTH_REORDERING * self._peak(whole, own)
+        return found if smaller else own
+
     def _keeps(self, whole: Subject, order: Schedule) -> bool:
         """Whether an order keeps the limit, by the model of memory."""
-        peak = profile(whole.imported.graph, order, self.target.rules).peak_bytes
-        return self.budget is not None and peak <= self.budget
+        return self.budget is not None and self._peak(whole, order) <= self.budget
+
+    def _peak(self, whole: Subject, order: Schedule) -> int:
+        """Bytes of an order's peak, by the model of memory."""
+        return profile(whole.imported.graph, order, self.target.rules).peak_bytes
 
     def _pays(self, tiling: TilingPlan, tried: list[Tried]) -> bool:
         """Whether tiles are worth a try beside the plans of whole ops."""
