@@ -156,7 +156,8 @@ def with_eager_ops(graph: Graph, schedule: Schedule) -> Schedule:
     """The schedule as a runtime executes it that starts `eager` ops as soon as it can.
 
     Each eager op moves to right behind the step that makes its last input. It then reads the
-    first instance of each, which is freed no later than before. O(steps + reads).
+    first instance of each, which is freed no later than before; repetitions that only it read go.
+    O(steps + reads).
     """
     missing = {
         v: {t for t in op.inputs if graph.producer[t] >= 0}
@@ -185,4 +186,4 @@ def with_eager_ops(graph: Graph, schedule: Schedule) -> Schedule:
             continue
         steps.append(v)
         start(graph.ops[v].outputs)
-    return Schedule(tuple(steps))
+    return without_unread(graph, Schedule(tuple(steps)))

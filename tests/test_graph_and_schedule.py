@@ -93,3 +93,15 @@ def test_eager_ops_run_as_soon_as_their_inputs_exist() -> None:
     graph = Graph(tensors, ops, (), (1, 3))
     assert with_eager_ops(graph, given_order(graph)) == Schedule((0, 2, 3, 1))
     assert with_eager_ops(graph, Schedule((1, 0, 2, 3))) == Schedule((1, 0, 2, 3))
+
+
+def test_a_repetition_that_only_an_eager_op_read_goes() -> None:
+    """p -> Shape: planned behind the second execution of p, it is started behind the first."""
+    tensors = (A, B, Tensor("c", (), "uint8", 1))
+    ops = (Op("p", "P", (), (0,)), Op("q", "Q", (0,), (1,)), Op("s", "Shape", (0,), (2,), eager=True))  # fmt: skip
+    graph = Graph(tensors, ops, (), (1, 2))
+    planned = Schedule((0, 1, 0, 2))
+    check(graph, planned)
+    executed = with_eager_ops(graph, planned)
+    assert executed == Schedule((0, 2, 1))
+    check(graph, executed)
