@@ -105,6 +105,12 @@ def test_what_measures_too_much_is_planned_again_for_less() -> None:
 
     found = within(planner=spy, error_bytes=-5, measure=measure)
     assert targets == [1200, 1100, 1000]
+    assert [(one.target_bytes, one.measured_bytes) for one in found.attempts] == [
+        (1200, 1300),
+        (1100, 1300),
+        (1000, 1200),
+    ]
+    assert found.attempts[0].outcome == "refused: measured 100 B above the limit"
     assert found.made.measured_bytes == 1200
 
 
@@ -124,6 +130,8 @@ def test_what_is_expected_to_take_too_much_is_not_measured() -> None:
     )
     assert targets == [1200, 1150]
     assert measured == [1150]
+    assert found.attempts[0].measured_bytes is None
+    assert found.attempts[0].outcome == "refused: expected 50 B above the limit: not measured"
     assert found.made.measured_bytes == 1100
 
 
