@@ -44,7 +44,7 @@ from onnxremat.errors import InfeasibleError, ModelError, NoPlanFoundError, Onnx
 from onnxremat.outcomes import Planned
 from onnxremat.planning import PlanningTime
 from onnxremat.prepare import Options, Subject, prepare, prepare_planner, silent
-from onnxremat.targets import Target, make_target
+from onnxremat.targets.target import Target
 from onnxremat.tiling.routes import TOLERANCE
 from onnxremat.units import parse_limit
 
@@ -132,10 +132,8 @@ def outcome(subject: Subject, target: Target, limit: str, options: Options) -> O
     """Plan for one limit, as `rewrite` does."""
     began = time.perf_counter()
     budget = parse_limit(limit).resolve(target.original.peak_bytes)
-    target.subject = subject
     try:
         whole = substituted(subject, options, budget, target.rules, silent)
-        target.subject = whole
         clock = PlanningTime(options.time_limit)
         planned = Attempts(target, options, budget, clock, silent, None).best(whole)
     except (InfeasibleError, NoPlanFoundError) as error:
@@ -196,7 +194,7 @@ def row(case: Case, limit: str, found: Outcome, smallest: Planned, original: int
 def lines(case: Case, path: Path, limits: list[str], options: Options) -> Iterator[list[str]]:
     """The lines of a model, `min` first."""
     subject = prepare(path, options)
-    target = make_target(subject, options)
+    target = options.target.kind.of(subject, options)
     original = target.original.peak_bytes
     first = outcome(subject, target, "min", options)
     assert first.planned is not None, "the smallest peak is always found"

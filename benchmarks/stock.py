@@ -42,7 +42,7 @@ from onnxremat.rewriting import rewrite
 from onnxremat.runtimes.measure import measure_activation
 from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import given_order, with_eager_ops
-from onnxremat.targets import make_target
+from onnxremat.targets.stock import StockTarget
 from onnxremat.units import parse_limit
 from onnxremat_rewriters.stock import SessionMemory, StockResult
 from onnxremat_rewriters.stock.choose import FIRST_RUN_NOISE_BYTES, LONGEST_TIME_RATIO
@@ -203,9 +203,10 @@ def planned(path: Path, limit: str, options: Options) -> tuple[StockResult, int]
     plan = PLANNERS["auto"].function(problem, Limits(seconds=options.time_limit))
     if not plan.meets(budget):
         raise NoPlanFoundError(f"no plan for {limit}")
-    made = make_target(subject, options).make(plan)
-    assert made.stock is not None
-    return made.stock, made.rewritten.recomputed
+    target = StockTarget.of(subject, options)
+    made = target.make(subject, target.forecast(subject, plan))
+    assert isinstance(made.details, StockResult)
+    return made.details, made.rewritten.recomputed
 
 
 def variant_rows(name: str, result: StockResult, weight_bytes: int) -> list[tuple[str, ...]]:
@@ -250,7 +251,7 @@ def run(case: Case, threads: int | None, scratch: Path) -> list[tuple[str, ...]]
     )
     if case.name == "silero_vad":
         options = replace(options, dims={}, inputs=silero_inputs(scratch))
-    same = rewrite(case.path, "min", replace(options, recompute=False)).stock
+    same = rewrite(case.path, "min", replace(options, recompute=False)).details
     assert same is not None
     print(why(case.name, same), flush=True)
     rows = [original_row(case.name, same.original)]

@@ -47,7 +47,7 @@ from onnxremat.runtimes.measure import (
 from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES
 from onnxremat.runtimes.recipe import ExecutionOrder
 from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.targets import own_schedule
+from onnxremat.targets.target import own_schedule
 from onnxremat.tiling import Tiling, TilingPlan, choose_regions, tiled_subject
 from onnxremat.units import format_seconds
 from onnxremat_rewriters.recompute import apply_schedule

@@ -13,14 +13,25 @@ their choice (`onnxremat.tiling.choose`). Both have at least the seconds there t
 the smallest peak is asked for.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from onnxremat.bounds import PeakBound, peak_bound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.memory import MemoryRules, profile
-from onnxremat.outcomes import Planned, Tried, TriedTiles, plans_of, why_missed
-from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
+from onnxremat.outcomes import (
+    Planned,
+    Tried,
+    TriedTiles,
+    extra_time,
+    plans_of,
+    taken_of,
+    why_missed,
+    words_of,
+)
+from onnxremat.plan import Limits, Problem, Progress, make_plan
 from onnxremat.planners import PLANNERS
 from onnxremat.planning import (
     ALIKE,
@@ -34,7 +45,7 @@ from onnxremat.prepare import Options, ProgressReport, Subject, with_substitutes
 from onnxremat.runtimes.recipe import ExecutionOrder
 from onnxremat.schedule import Schedule
 from onnxremat.stages import CHOOSING, PLANNING
-from onnxremat.targets import Made, Target, own_schedule
+from onnxremat.targets.target import Target, own_schedule
 from onnxremat.tiling import (
     TileSearch,
     Tiling,
@@ -108,23 +119,29 @@ class Attempts:
         part = self.clock.share(shares.whole)
         first = self._tried(whole, part) if self._possible(whole) else Tried()
         tried, tiled, base = [first], TriedTiles(), whole
+        attempts = [*first.attempts]
         if self._may_cut(whole) and not self._enough(tried):
             order = self._order(whole, shares)
             if self._keeps(whole, order):
                 tried.append(self._tried(whole, self.clock.share(shares.tiled), starts=(order,)))
+                attempts += tried[-1].attempts
             if not self._enough(tried):
                 seconds = ONLY_TILES if first.nothing else shares.tiles
                 base = tileable_subject(whole, self.options, self.budget, self.target.rules)
                 order = order if base is whole else self._order(base, shares)
                 tiled = self._tiled(base, order, tried, shares.tiled, seconds)
                 tried.append(tiled.last)
+                attempts += tiled.attempts
         if not self._enough(tried):
             tried.append(self._again(whole, first, part, tiled.last))
-        plans = plans_of(tried)
+            attempts += tried[-1].attempts
+        plans, cut = plans_of(tried), self.options.tiles
         if plans:
-            return self._best_of(plans)
-        bound = self._uncut_bound(base) if self.options.tiles else None
-        raise why_missed(tried, tiled, self.clock, self.budget, bound, cut=self.options.tiles)
+            return taken_of(self._best_of(plans), attempts)
+        bound = self._uncut_bound(base) if cut else None
+        raise why_missed(
+            tried, tiled, self.clock, self.budget, bound, cut=cut, attempts=tuple(attempts)
+        )
 
     def _smallest_of_all(self, whole: Subject) -> Planned:
         """The smallest peak of whole ops and tiles: nothing that planning for a limit would not do
@@ -135,12 +152,13 @@ class Attempts:
         starts = () if order is None else (order,)
         first = Tried(self._planned(whole, self.clock.share(shares.smallest), starts=starts))
         if order is None or self._stopped():
-            return self._best_of(plans_of([first]))
+            return taken_of(self._best_of(plans_of([first])), first.attempts)
         seconds = ONLY_TILES if self._is_least(whole, first) else shares.tiles
         base = tileable_subject(whole, self.options, self.budget, self.target.rules)
         order = order if base is whole else self._order(base, shares)
         tiled = self._tiled(base, order, [first], shares.tiled, seconds)
-        return self._best_of(plans_of([first, tiled.last]))
+        best = self._best_of(plans_of([first, tiled.last]))
+        return taken_of(best, first.attempts + tiled.attempts)
 
     def _again(self, whole: Subject, first: Tried, part: PlanningTime, tiled: Tried) -> Tried:
         """Whole ops in the time that is left. Where they missed the limit, the smallest peak is
@@ -227,7 +245,6 @@ class Attempts:
         """A plan of the subject that keeps the limit where it is measured, looked for in the time
         of `clock`, from the file's order and `starts`, or among those of the smallest peaks."""
         target, options = self.target, self.options
-        target.subject = subject
         graph = subject.imported.graph
         mode = ExecutionOrder(options.order)
         as_given = own_schedule(subject.imported, mode)
@@ -240,27 +257,24 @@ class Attempts:
             starts=(*starts, as_given),
         )
         own_order = make_plan(problem, as_given, "given_order", peak_bound_bytes=0)
-        candidates: dict[int, Made] = {}
-
-        def measure(plan: Plan) -> int:
-            made = candidates[id(plan)] = target.make(plan)
-            return made.measured.peak_bytes
-
+        expected_bytes = target.forecast(subject, own_order).expected_bytes
         runtime = Runtime(
             bound=self._bound(subject),
-            error_bytes=target.expected_bytes(own_order) - own_order.peak_bytes,
-            expect=target.expected_bytes,
+            error_bytes=expected_bytes - own_order.peak_bytes,
             tolerance=target.tolerance,
-            measure=measure,
+            forecast=partial(target.forecast, subject),
+            make=partial(target.make, subject),
+            of=words_of(tiling),
+            extra_time=lambda plan: extra_time(plan, tiling),
         )
         planner = PLANNERS[options.planner].function
         limits = _limits(graph.total_cost(), options, self.progress, self.stop)
         if smallest:
-            attempt = smallest_within(problem, planner, limits, clock, runtime)
+            found = smallest_within(problem, planner, limits, clock, runtime)
         else:
             allowed = _allowed(options)
-            attempt = plan_within(problem, planner, limits, clock, runtime, rewriters=allowed)
-        return Planned(subject, attempt.plan, candidates[id(attempt.plan)], tiling)
+            found = plan_within(problem, planner, limits, clock, runtime, rewriters=allowed)
+        return Planned(subject, found.plan, found.made, tiling, found.attempts)
 
     def _tiled(
         self,
@@ -283,20 +297,24 @@ class Attempts:
             if share is not None and found.tiling is not None and not found.tiling.meets(budget):
                 continue
             self.progress(CHOOSING)
+            began, asked = time.perf_counter(), self._part_of_budget(share)
             with part.passing(busy=True):
-                tiling = search.plan(self._part_of_budget(share), part.left_seconds)
+                tiling = search.plan(asked, part.left_seconds)
             if budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
                 tiling = self._descended(search, ONLY_TILES - choosing)
+            untried = partial(found.with_untried, tiling, asked, time.perf_counter() - began)
+            met = tiling.meets(budget)
+            why = "no better than whole ops" if met else "predicted above the limit"
             if not tiling.regions or not self._pays(tiling, tried):
-                return found.with_untried(tiling)
+                return untried(why)
             again = found.tiling is not None and found.tiling.regions == tiling.regions
-            if share is not None and (again or not tiling.meets(budget)):
-                found = found if again else found.with_untried(tiling)
+            if share is not None and (again or not met):
+                found = found if again else untried(why)
                 continue
             self.progress("running the tiled model to learn sizes, workspace and times")
             tiled = tiled_subject(base, tiling, self.options)
             if not self._possible(tiled):
-                found = found.with_untried(tiling)
+                found = untried("one op of the model in tiles exceeds the limit alone")
                 continue
             seconds = self.clock.share(planning)
             one = self._tried(tiled, seconds, tiling=tiling, smallest=share is None)

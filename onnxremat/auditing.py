@@ -19,11 +19,9 @@ from onnxremat.prepare import (
     silent,
     stage,
 )
-from onnxremat.runtimes.measure import PeakMeasurement, measure_activation
-from onnxremat.runtimes.measure_time import PEAK_SHARE
-from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES
-from onnxremat.runtimes.rules import RECIPE_RULES
 from onnxremat.schedule import Schedule, given_order, with_eager_ops
+from onnxremat.targets.recipe import RecipeTarget
+from onnxremat.targets.target import Target
 from onnxremat.tiling import Tiling, TilingPlan, choose_regions, ordered_subject, tileable_subject
 from onnxremat.units import MemoryLimit, format_bytes
 
@@ -116,15 +114,16 @@ def audit(
     feed, graph = subject.feed, subject.imported.graph
     if not graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to audit")
-    original, released = measured_activation(subject, options, progress)
+    target = RecipeTarget.of(subject, options, progress)
+    rules, released = target.rules, target.released
     as_given = with_eager_ops(graph, given_order(graph))
-    peak = find_peak(graph, as_given, RECIPE_RULES)
+    peak = find_peak(graph, as_given, rules)
     measured_peak = None
     if not explained(released.peak_bytes, peak.nbytes):
         measured_peak = attribute(
             subject,
             as_given,
-            RECIPE_RULES,
+            rules,
             released,
             peak.nbytes,
             options,
@@ -132,11 +131,11 @@ def audit(
         )
     prepare_planner(progress)
     progress("reordering", _at_most(_REORDER_SECONDS, options))
-    problem = Problem(graph, RECIPE_RULES, max_copies=1, starts=(as_given,))
+    problem = Problem(graph, rules, max_copies=1, starts=(as_given,))
     limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
     reordered = PLANNERS["reorder"].function(problem, limits)
     progress("cutting into tiles", _at_most(_TILING_SECONDS, options))
-    tiling = _in_tiles(subject, reordered.schedule, options)
+    tiling = _in_tiles(subject, target, reordered.schedule, options)
     return Audit(
         model,
         len(feed.loaded.model.graph.node),
@@ -144,14 +143,14 @@ def audit(
         subject.released.dropped_outputs + subject.released.size_readers,
         kind_bytes(graph, TensorKind.WEIGHT),
         kind_bytes(graph, TensorKind.INPUT),
-        original.peak_bytes,
+        target.original.peak_bytes,
         released.peak_bytes,
         peak,
-        find_floor(graph, RECIPE_RULES),
+        find_floor(graph, rules),
         reordered.peak_bytes,
         reordered.peak_bound_bytes,
         tiling,
-        None if limit is None else limit.resolve(original.peak_bytes),
+        None if limit is None else limit.resolve(target.original.peak_bytes),
         options.threads,
         measured_peak,
         estimated_nodes(subject),
@@ -163,24 +162,6 @@ def _at_most(seconds: float, options: Options) -> str:
     return f"at most {min(seconds, options.time_limit):g} s"
 
 
-def measured_activation(
-    subject: Subject, options: Options, progress: ProgressReport
-) -> tuple[PeakMeasurement, PeakMeasurement]:
-    """The activation peaks of the original and of the released model."""
-    feed, seconds = subject.feed, PEAK_SHARE * options.measure_limit
-    listener = stage(progress, "measuring the memory of the original")
-    original = measure_activation(
-        feed.source(), feed.inputs, feed.recipe, seconds=seconds, listener=listener
-    )
-    if not subject.released.changed:
-        return original, original
-    listener = stage(progress, "measuring its memory with no unread value held")
-    source = subject.released_source()
-    return original, measure_activation(
-        source, feed.inputs, feed.recipe, seconds=seconds, listener=listener
-    )
-
-
 def estimated_nodes(subject: Subject) -> tuple[str, ...]:
     """The ops whose scratch is an estimate, by name."""
     imported = subject.imported
@@ -188,34 +169,28 @@ def estimated_nodes(subject: Subject) -> tuple[str, ...]:
     return tuple(name_of[v] for v in subject.profile.unmeasured if v in name_of)
 
 
-def _in_tiles(subject: Subject, order: Schedule, options: Options) -> TilingPlan:
+def _in_tiles(subject: Subject, target: Target, order: Schedule, options: Options) -> TilingPlan:
     """The smallest peak in exact tiles; if there is none, the reason, and what others reach."""
-    exact = _smallest(subject, order, replace(options, allow_rounding=False))
+    exact = _smallest(subject, target, order, replace(options, allow_rounding=False))
     if exact.regions or not exact.reasons:
         return exact
-    rounded = _smallest(subject, order, replace(options, allow_rounding=True))
+    rounded = _smallest(subject, target, order, replace(options, allow_rounding=True))
     if not rounded.regions:
         return exact
     reached = f"with --allow-rounding about {format_bytes(rounded.peak_bytes)} in tiles"
     return replace(exact, reasons=(f"{exact.reasons[0]}; {reached}", *exact.reasons[1:]))
 
 
-def _smallest(subject: Subject, order: Schedule, options: Options) -> TilingPlan:
-    base = tileable_subject(subject, options, None, RECIPE_RULES)
+def _smallest(subject: Subject, target: Target, order: Schedule, options: Options) -> TilingPlan:
+    rules = target.rules
+    base = tileable_subject(subject, options, None, rules)
     if base is not subject:
         limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
-        problem = Problem(base.imported.graph, RECIPE_RULES, max_copies=1)
+        problem = Problem(base.imported.graph, rules, max_copies=1)
         order = PLANNERS["reorder"].function(problem, limits).schedule
-    base = ordered_subject(base, order, RECIPE_RULES, options)
-    tiling = Tiling(
-        RECIPE_RULES, BOOKKEEPING_NODE_BYTES, options.exact_threads, options.allow_rounding
-    )
-    return choose_regions(
-        base,
-        None,
-        tiling,
-        seconds=min(_TILING_SECONDS, options.time_limit),
-    )
+    base = ordered_subject(base, order, rules, options)
+    tiling = Tiling(rules, target.node_bytes, options.exact_threads, options.allow_rounding)
+    return choose_regions(base, None, tiling, seconds=min(_TILING_SECONDS, options.time_limit))
 
 
 def find_peak(graph: Graph, schedule: Schedule, rules: MemoryRules) -> Peak:

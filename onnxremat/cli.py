@@ -9,8 +9,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -36,6 +37,7 @@ from onnxremat.text import printable
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
 
 if TYPE_CHECKING:
+    from onnxremat.explain import Attempt
     from onnxremat.prepare import ProgressReport
 
 _COMMANDS = ("rewrite", "audit", "frontier", "verify", "planners")
@@ -86,9 +88,10 @@ def _progress(*, quiet: bool, polite: bool = False) -> Iterator["ProgressReport"
     try:
         sweep()
         yield report_progress
-    except NoPlanFoundError:
+    except NoPlanFoundError as error:
         if INTERRUPTS.requested:
-            raise Interrupted("interrupted before a plan met the limit") from None
+            why = "interrupted before a plan met the limit"
+            raise Interrupted(why, error.attempts) from None
         raise
     finally:
         INTERRUPTS.polite = INTERRUPTS.planning = False
@@ -185,11 +188,12 @@ def rewrite_command(
     threads: option.Threads = None,
     seed: option.Seed = 0,
     verify: option.Verify = True,
+    explain: option.Explain = False,
     as_json: option.AsJson = False,
 ) -> None:
     """Write a model that runs within a memory limit."""
     from onnxremat.prepare import Options
-    from onnxremat.report import rewrite_text
+    from onnxremat.report import explained_text, rewrite_text
     from onnxremat.rewriting import outputs, rewrite
 
     limit = parse_limit(mem)
@@ -211,7 +215,8 @@ def rewrite_command(
             progress=progress,
             stop=lambda: INTERRUPTS.requested,
         )
-    _emit(result, rewrite_text, as_json=as_json, written=target)
+    text = explained_text if explain else rewrite_text
+    _emit(result, text, as_json=as_json, written=target)
 
 
 @app.command("audit")
@@ -351,7 +356,7 @@ def _run() -> int:
     try:
         code = app(standalone_mode=False) or 0
     except OnnxrematError as error:
-        return _failed(str(error), error.exit_code)
+        return _failed(str(error), error.exit_code, error.attempts)
     except KeyboardInterrupt:
         code = Interrupted.exit_code
     except typer.Exit as stop:
@@ -375,13 +380,21 @@ def _run() -> int:
     return int(code)
 
 
-def _failed(message: str, code: int) -> int:
-    """Say why a command failed, as an object too with --json if no result was printed."""
+def _failed(message: str, code: int, attempts: "Sequence[Attempt]" = ()) -> int:
+    """Say why a command failed; if no result was printed as an object too with --json, or with the
+    attempts in a table with --explain."""
     _tell(f"onnxremat: {message}")
-    if "--json" in sys.argv and not INTERRUPTS.told:
-        INTERRUPTS.told = True
-        try:
-            _print_json({"error": message, "exit_code": code})
-        except OSError:
-            _discard(sys.stdout)
+    if INTERRUPTS.told:
+        return code
+    try:
+        if "--json" in sys.argv:
+            INTERRUPTS.told = True
+            plans = [asdict(one) for one in attempts]
+            _print_json({"error": message, "exit_code": code, "attempts": plans})
+        elif "--explain" in sys.argv and attempts:
+            from onnxremat.explain import attempts_text
+
+            _out.print(attempts_text(attempts), markup=False)
+    except OSError:
+        _discard(sys.stdout)
     return code

@@ -5,14 +5,17 @@ from typing import Annotated
 
 import typer
 
+from onnxremat.targets import DEFAULT, TARGETS
+
 Model = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
 Rewritten = Annotated[Path, typer.Argument(help="The rewritten file.", show_default=False)]
 
 Limit = Annotated[
     str,
     typer.Option(
-        help="Limit: 4MB, 4MiB, bytes, 60% of the model's own, or min. Of the activation peak by "
-        "default, of resident memory with --session stock, of the arena with --runtime generic."
+        help="Limit: 4MB, 4MiB, bytes, 60% of the model's own, or min. Of the "
+        + ", of the ".join(f"{info.short_figure} with {info.option}" for info in TARGETS.values())
+        + "."
     ),
 ]
 LimitToCompare = Annotated[str | None, typer.Option(help="A limit to compare with.")]
@@ -32,12 +35,27 @@ EmitPlan = Annotated[
 Html = Annotated[Path | None, typer.Option(help="Write a report with a plot there.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
-Runtime = Annotated[str, typer.Option(help="ort-cpu, or generic: fixed offsets in one arena.")]
+Runtime = Annotated[
+    str,
+    typer.Option(
+        help=" ".join(
+            [f"{DEFAULT.runtime}, or another:"]
+            + [
+                f"{info.runtime}: {info.summary}."
+                for info in TARGETS.values()
+                if info.runtime != DEFAULT.runtime
+            ]
+        )
+    ),
+]
 Session = Annotated[
     str,
     typer.Option(
-        help="recipe: the file is opened with the options stored in it. stock: with ONNX Runtime's "
-        "defaults."
+        help=" ".join(
+            f"{info.session}: {info.summary}."
+            for info in TARGETS.values()
+            if info.runtime == DEFAULT.runtime
+        )
     ),
 ]
 Order = Annotated[
@@ -141,5 +159,11 @@ RunLimit = Annotated[
 ]
 Verify = Annotated[
     bool, typer.Option("--verify/--no-verify", help="Run both models and compare every bit.")
+]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain", help="Print every plan that was made, and why it was not taken, too."
+    ),
 ]
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]

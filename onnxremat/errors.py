@@ -5,21 +5,26 @@ obeys, whatever names of a model it cites. "Proved impossible", "no plan in time
 supported" are different classes, because what the user can do about each is different.
 """
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from onnxremat.text import printable
+
+if TYPE_CHECKING:
+    from onnxremat.explain import Attempt
 
 LONGEST_MESSAGE = 2000
 """Characters of a message; the middle of a longer one is left out."""
 
 
 class OnnxrematError(Exception):
-    """Base of every error raised on purpose. `exit_code` is what the command line returns."""
+    """Base of every error raised on purpose. `exit_code` is what the command line returns;
+    `attempts` are the plans that were made for a limit that none of them kept."""
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, message: str = "", attempts: "tuple[Attempt, ...]" = ()) -> None:
         super().__init__(printable(message, LONGEST_MESSAGE))
+        self.attempts = attempts
 
 
 class UsageError(OnnxrematError):

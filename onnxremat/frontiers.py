@@ -27,9 +27,9 @@ from onnxremat.prepare import (
     prepare_planner,
     silent,
 )
-from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES
-from onnxremat.runtimes.rules import EAGER_OPS, RECIPE_RULES, VIEW_OPS
+from onnxremat.runtimes.rules import EAGER_OPS, VIEW_OPS
 from onnxremat.schedule import given_order, with_eager_ops
+from onnxremat.targets.recipe import RecipeTarget
 from onnxremat.tiling import Tiling, choose_regions
 from onnxremat.units import format_bytes
 from onnxremat_rewriters.release import release
@@ -115,10 +115,9 @@ def frontier(
     if not graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to plan")
     own = with_eager_ops(graph, given_order(graph))
-    peak = profile(graph, own, RECIPE_RULES).peak_bytes
-    problem = Problem(
-        graph, RECIPE_RULES, max_copies=None if options.recompute else 1, starts=(own,)
-    )
+    rules = RecipeTarget.rules
+    peak = profile(graph, own, rules).peak_bytes
+    problem = Problem(graph, rules, max_copies=None if options.recompute else 1, starts=(own,))
     prepare_planner(progress)
     runs = _Runs(problem, subject, options, progress)
     smallest = {name: runs.point(name, None) for name in planners}
@@ -127,7 +126,7 @@ def frontier(
     wanted = _budgets(min((p.peak_bytes for p in points), default=peak), peak, budgets)
     for budget in wanted:
         points += [runs.point(name, budget)[0] for name in planners if name not in skipped]
-    floor = find_floor(graph, RECIPE_RULES)
+    floor = find_floor(graph, rules)
     return Frontier(
         model, len(graph.ops), peak, floor, wanted, tuple(points), _best(points), skipped, note
     )
@@ -206,10 +205,11 @@ class _Runs:
     def _tiled(self, budget: int | None) -> tuple[int, float, bool, str]:
         if self.subject is None:
             return 0, 0.0, False, "only models that the runtime can run are cut"
+        threads = self.options.exact_threads
         tiling = choose_regions(
             self.subject,
             budget,
-            Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, self.options.exact_threads, False),
+            Tiling(self.problem.rules, RecipeTarget.node_bytes, threads, allow_rounding=False),
             seconds=self.options.time_limit,
         )
         why = "" if tiling.regions or not tiling.reasons else tiling.reasons[0]

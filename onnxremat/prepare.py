@@ -51,6 +51,7 @@ from onnxremat.runtimes.settle import kept_single, settled
 from onnxremat.runtimes.watching import Listener
 from onnxremat.runtimes.wire import Array
 from onnxremat.stages import COMPILING
+from onnxremat.targets import TargetInfo, chosen_target
 from onnxremat_rewriters.release import Released, release
 from onnxremat_rewriters.stock import is_stock
 from onnxremat_rewriters.substitutes import Replaced, Substitution, substitute
@@ -62,8 +63,6 @@ UNSETTLED = (
 """Told where a model cannot be settled; planning goes on."""
 
 COST_SOURCES = ("model", "measured")
-SESSIONS = ("recipe", "stock")
-RUNTIMES = ("ort-cpu", "generic")
 ORDERS = tuple(mode.value for mode in ExecutionOrder)
 ORDER_PLANNERS = ("auto", "reorder", "given_order")
 """Planners that keep to orders that the runtime's default order can give."""
@@ -90,14 +89,15 @@ def silent(stage: str, detail: str = "") -> None:
 class Options:
     """What the user may choose, with the command line's defaults.
 
-    `runtime`: "ort-cpu", or "generic" for one without an allocator. `session`: how the file will be
-    opened, with the options stored in it ("recipe") or with ONNX Runtime's defaults ("stock").
+    `runtime` and `session` choose the target, a row of `targets.TARGETS`: "ort-cpu" with a file
+    that is opened with the options stored in it ("recipe") or with ONNX Runtime's defaults
+    ("stock"), or "generic" for a runtime without an allocator.
     `order`: who keeps the order, the session option of that name in the file ("priority"), or the
     positions of the nodes alone ("default"); then nothing is recomputed.
     `optimize`: the level of the runtime's own optimizations that are done before the plan.
     `dims`: sizes of symbolic dimensions. `inputs`: an .npz file to measure with, random values of
     `seed` otherwise. `planner`: a name in PLANNERS. `recompute`: whether nodes may run again.
-    `tiling`: whether ops may be cut (not with `order` "default" or `session` "stock").
+    `tiling`: whether ops may be cut (where the target allows it, and not with `order` "default").
     `allow_rounding`: whether ops may be cut, or replaced by others that need less scratch, where
     that rounds differently.
     `allow_ops`: custom op types that may be recomputed. `costs`: where op times come from, "model"
@@ -150,8 +150,12 @@ class Options:
     @property
     def tiles(self) -> bool:
         """Whether ops may be cut."""
-        recipe = self.session == "recipe" and self.order == ExecutionOrder.PRIORITY
-        return self.tiling and recipe
+        return self.tiling and self.target.tiles and self.order == ExecutionOrder.PRIORITY
+
+    @property
+    def target(self) -> TargetInfo:
+        """Where the file will run."""
+        return chosen_target(self.session, self.runtime)
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -162,8 +166,7 @@ class Options:
         if self.iterations is not None and self.iterations < 0:
             raise UsageError(f"--iterations: {self.iterations} is negative")
         _require_one_of("--costs", self.costs, COST_SOURCES)
-        _require_one_of("--session", self.session, SESSIONS)
-        _require_one_of("--runtime", self.runtime, RUNTIMES)
+        target = self.target
         _require_one_of("--optimize", self.optimize, OPTIMIZATIONS)
         _require_one_of("--order", self.order, ORDERS)
         if self.order == ExecutionOrder.DEFAULT:
@@ -172,24 +175,12 @@ class Options:
                     "--order default: ONNX Runtime's default order cannot run what recomputation "
                     "plans: say --no-recompute, too"
                 )
-            if self.session == "stock":
-                raise UsageError("--order default: a file of --session stock keeps its own order")
             if self.planner not in ORDER_PLANNERS:
                 raise UsageError(
                     f"--order default: not with --planner {self.planner}, only with "
                     + ", ".join(ORDER_PLANNERS)
                 )
-        if self.runtime == "generic" and self.session == "stock":
-            raise UsageError("--session stock is of ONNX Runtime: not with --runtime generic")
-        if self.runtime == "generic" and self.optimize != "none":
-            raise UsageError(
-                "--optimize makes ops that only ONNX Runtime has: not with --runtime generic"
-            )
-        if self.session == "stock" and self.optimize != "none":
-            raise UsageError(
-                "--session stock leaves optimizations to the session that opens the file: not with "
-                "--optimize"
-            )
+        target.check(vars(self))
 
 
 def _require_one_of(option: str, value: str, known: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ import onnx
 
 from onnxremat.attribution import MeasuredPeak
 from onnxremat.auditing import Audit, HeldTensor
+from onnxremat.explain import attempts_text
 from onnxremat.plan import PlanStatus
 from onnxremat.rewriting import RewriteResult
 from onnxremat.runtimes.compare import Rounding
@@ -19,11 +20,12 @@ from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMethod
 from onnxremat.runtimes.recipe import ExecutionOrder
 from onnxremat.tables import columns, table
+from onnxremat.targets import TARGETS
 from onnxremat.text import printable
 from onnxremat.tiling import TilingPlan
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat.verification import Verification
-from onnxremat_rewriters.stock import OrderCheck, StockModel, StockResult
+from onnxremat_rewriters.stock import OrderCheck, StockModel
 from onnxremat_rewriters.substitutes import Replaced
 
 _HELD_SHOWN = 10
@@ -44,7 +46,7 @@ def as_json(result: Any) -> Any:
             value = getattr(result, name)
             if not isinstance(value, _LEFT_OUT) and not callable(value):
                 plain[name] = as_json(value)
-        return plain
+        return _named_details(plain) if isinstance(result, RewriteResult) else plain
     if isinstance(result, Enum):
         return result.value
     if isinstance(result, Path):
@@ -56,15 +58,23 @@ def as_json(result: Any) -> Any:
     return result
 
 
+def _named_details(plain: dict[str, Any]) -> dict[str, Any]:
+    """The details of a target under the key that it gives them; null for those of others."""
+    details = plain.pop("details")
+    keys = {info.details: info.name for info in TARGETS.values() if info.details}
+    return plain | {k: details if name == plain["target"] else None for k, name in keys.items()}
+
+
 def rewrite_text(result: RewriteResult) -> str:
     """What `rewrite` did, in about ten lines."""
-    plan = result.plan
+    info = TARGETS[result.target]
+    of_target = info.kind.reports(result)
     share = 100 * result.rewritten.peak_bytes / max(1, result.original.peak_bytes)
-    planned = "" if result.stock is not None else f"; planned {format_bytes(plan.peak_bytes)}"
+    beside = f"; {of_target.beside}" if of_target.beside else ""
     rows = [
         ("limit", _limit(result)),
         (
-            _short(result.figure),
+            info.short_figure,
             f"{format_bytes(result.original.peak_bytes)} original{_in_default_order(result)}",
         ),
     ]
@@ -73,21 +83,13 @@ def rewrite_text(result: RewriteResult) -> str:
             ("", f"{format_bytes(result.released.peak_bytes)} released (no unread value is held)")
         )
     rows.append(
-        ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten ({share:.1f}%{planned})")
+        ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten ({share:.1f}%{beside})")
     )
-    if result.stock is not None:
-        rows.extend(_stock_rows(result.stock))
-        rows.append(("planned", f"{format_bytes(plan.peak_bytes)} of buffers and workspace"))
-    else:
-        whole = " of whole nodes" if result.tiling is not None else ""
-        rows.append(
-            (f"lower bound{whole}", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}")
-        )
+    rows.extend(of_target.rows)
     if result.static is not None:
         rows.append(("static plan", _static(result.static)))
     rows.extend(_change_rows(result))
-    unchanged = result.stock is not None and result.stock.chosen is None
-    if plan.one_pass and not unchanged:
+    if result.plan.one_pass and of_target.planned:
         rows.append(("planned time", _planned_time(result)))
     if result.verification is not None:
         rows.extend(_verification_rows(result.verification))
@@ -99,8 +101,13 @@ def rewrite_text(result: RewriteResult) -> str:
         rows.append(("written", str(result.output)))
         if result.plan_output is not None:
             rows.append(("", str(result.plan_output)))
-        rows.append(("open it with", _opened(result)))
+        rows.append(("open it with", of_target.opened))
     return table(rows)
+
+
+def explained_text(result: RewriteResult) -> str:
+    """The same, and every plan that was made."""
+    return f"{rewrite_text(result)}\n\n{attempts_text(result.attempts)}"
 
 
 def _change_rows(result: RewriteResult) -> list[tuple[str, str]]:
@@ -114,40 +121,6 @@ def _change_rows(result: RewriteResult) -> list[tuple[str, str]]:
         rows.append(("sizes", _sizes(result)))
     rows.extend(estimated_rows(result.estimated, result.estimated_reason))
     return rows
-
-
-def _opened(result: RewriteResult) -> str:
-    if result.stock is not None:
-        return "onnxruntime.InferenceSession, nothing to be set"
-    session = f'onnxremat.open_session("{result.output}")'
-    if result.original.method is PeakMethod.ARENA:
-        return f"the runtime that the static plan is for; to compare, {session}"
-    return session
-
-
-def _stock_rows(stock: StockResult) -> list[tuple[str, str]]:
-    """The runs apart, and what loading takes: a saving in one may be paid for in the other."""
-    before, after = stock.original, stock.memory
-    variant = _unchanged(stock) if stock.chosen is None else str(stock.chosen.variant)
-    return [
-        ("first run", f"{format_bytes(before.first_bytes)} original, "
-                      f"{format_bytes(after.first_bytes)} rewritten"),
-        ("later runs", f"{format_bytes(before.steady_bytes)} original, "
-                       f"{format_bytes(after.steady_bytes)} rewritten"),
-        ("loading", f"{format_bytes(before.loaded_bytes)} original, "
-                    f"{format_bytes(after.loaded_bytes)} rewritten"),
-        ("variant", variant),
-    ]  # fmt: skip
-
-
-def _unchanged(stock: StockResult) -> str:
-    """Why: what was wrong with the variant that takes least in its runs."""
-    tried = [c for c in stock.candidates if c.memory is not None]
-    if not tried:
-        return "unchanged: no variant could be made"
-    best = min(tried, key=lambda c: max(c.memory.run_peaks_bytes) if c.memory else 0)
-    peak = max(best.memory.run_peaks_bytes) if best.memory else 0
-    return f"unchanged: the best, {best.variant}, takes {format_bytes(peak)}, but {best.reason}"
 
 
 def _replaced(replaced: Sequence[Replaced]) -> str:
@@ -219,10 +192,6 @@ def _static(plan: StaticPlan) -> str:
         f"arena of {format_bytes(plan.arena_bytes)}, {over:.1f}% above the live peak; none below "
         f"{format_bytes(plan.bound_bytes)} for this order ({plan.method})"
     )
-
-
-def _short(figure: str) -> str:
-    return figure.split(" with ", maxsplit=1)[0]
 
 
 def _limit(result: RewriteResult) -> str:

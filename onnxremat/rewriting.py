@@ -12,6 +12,7 @@ import onnx
 from onnxremat.attempts import Attempts, substituted
 from onnxremat.auditing import Floor, Peak, estimated_nodes, find_floor, find_peak
 from onnxremat.errors import ModelError, UsageError
+from onnxremat.explain import Attempt
 from onnxremat.files import check_outputs, external_copies, write_files
 from onnxremat.importer import declare_sizes, load
 from onnxremat.interrupts import PLACING
@@ -34,11 +35,10 @@ from onnxremat.runtimes.layout import layout_width
 from onnxremat.runtimes.measure import PeakMeasurement
 from onnxremat.runtimes.recipe import ExecutionOrder, Recipe
 from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record
-from onnxremat.targets import Target, as_executed, make_target, own_schedule
+from onnxremat.targets.target import as_executed, own_schedule
 from onnxremat.tiling import TilingPlan
 from onnxremat.units import MemoryLimit, parse_limit
 from onnxremat.verification import Verification, require, same_from_the_start
-from onnxremat_rewriters.stock import StockResult
 from onnxremat_rewriters.substitutes import Replaced
 
 
@@ -53,14 +53,17 @@ class RewriteResult:
     is of the tiled model. It is None where no tiles were needed. `extra_time` is the share of one
     pass of the model that tiles and recomputation add, by the cost model. `sizes` are the planned
     shapes of the inputs that the original leaves open: with `any_size` the file leaves them open,
-    too, and runs at others; without, it declares them. `stock` is there for
-    files for default session options, `static` if a static plan was asked for, and `plan_output` is
-    where it was written. `verification` is None with `verify=False`. `planning_seconds` is the time
-    from the imported model to the rewritten one, measuring it included. `stopped`: planning was
-    ended early (Ctrl-C), with the best plan so far. `estimated` are nodes of the original whose
-    scratch was planned by an estimate, `estimated_reason` says why; `rewritten` is measured anyway.
+    too, and runs at others; without, it declares them. `target` is the name of a row of
+    `targets.TARGETS`; `details` are what it alone has to tell (a StockResult, for files for default
+    session options). `static` is there if a static plan was asked for, and `plan_output` is where
+    it was written. `verification` is None with `verify=False`. `planning_seconds` is the time from
+    the imported model to the rewritten one, measuring it included. `stopped`: planning was ended
+    early (Ctrl-C), with the best plan so far. `estimated` are nodes of the original whose scratch
+    was planned by an estimate, `estimated_reason` says why; `rewritten` is measured anyway.
+    `attempts` are all plans that were made, and why they were not taken.
     """
 
+    target: str
     model: onnx.ModelProto
     output: Path | None
     limit_text: str
@@ -80,7 +83,7 @@ class RewriteResult:
     rewritten: PeakMeasurement
     sizes: Mapping[str, tuple[int, ...]]
     any_size: bool
-    stock: StockResult | None
+    details: object
     static: StaticPlan | None
     plan_output: Path | None
     verification: Verification | None
@@ -88,6 +91,7 @@ class RewriteResult:
     stopped: bool = False
     estimated: tuple[str, ...] = ()
     estimated_reason: str = ""
+    attempts: tuple[Attempt, ...] = ()
 
 
 def default_output(model: Path, limit: MemoryLimit, options: Options | None = None) -> Path:
@@ -103,22 +107,20 @@ def default_output(model: Path, limit: MemoryLimit, options: Options | None = No
         parts.append("rounded")
     if options.order != ExecutionOrder.PRIORITY:
         parts.append(f"{options.order}-order")
-    if options.session != "recipe":
-        parts.append(options.session)
-    if options.runtime == "generic":
-        parts.append("static")
+    if options.target.suffix:
+        parts.append(options.target.suffix)
     return model.with_name(".".join([model.stem, *parts, "onnx"]))
 
 
 def outputs(
     model: Path, limit: MemoryLimit, options: Options, output: Path | None, plan: Path | None
 ) -> tuple[Path, Path | None]:
-    """The files that are written where the user named none: a model (`default_output`), and for
-    another runtime the plan beside it."""
-    target = output if output is not None else default_output(model, limit, options)
-    if plan is None and options.runtime == "generic":
-        plan = target.with_suffix(".plan.json")
-    return target, plan
+    """The files that are written where the user named none: a model (`default_output`), and a
+    static plan beside it if the target has one."""
+    written = output if output is not None else default_output(model, limit, options)
+    if plan is None and options.target.writes_plan:
+        plan = written.with_suffix(".plan.json")
+    return written, plan
 
 
 def rewrite(
@@ -134,9 +136,8 @@ def rewrite(
     """Rewrite the model in a file so that it runs within `mem`.
 
     `mem` is a limit (`"4MB"`, bytes, `"60%"` of the model's own measured figure, `"min"`) of what
-    the target that the options choose limits: the activation peak by default, the resident peak
-    with `session="stock"`, the arena with `runtime="generic"`. `output` is written at the very end,
-    with copies of external weights if it is in another folder; without it nothing is written.
+    the target that the options choose limits (`targets.TARGETS`). `output` is written at the very
+    end, with copies of external weights if it is in another folder; without it nothing is written.
     `plan_output` is for the static plan of the result, as JSON. All of them are written, or none;
     files that the model needs are refused as outputs before anything runs. `stop()` turning true
     ends planning with the best plan so far.
@@ -152,8 +153,7 @@ def rewrite(
     path = Path(model)
     target = None if output is None else Path(output)
     plan_target = None if plan_output is None else Path(plan_output)
-    if plan_target is not None and options.session == "stock":
-        raise UsageError("--emit-plan: with --session stock buffers are placed by the runtime")
+    options.target.check({"plan_output": plan_target})
     progress("reading the model")
     loaded = load(path)
     check_outputs(loaded, options.inputs, (target, plan_target))
@@ -188,9 +188,10 @@ def _plan_and_verify(
 ) -> RewriteResult:
     if not subject.imported.graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to plan")
-    target = make_target(subject, options, progress)
+    info = options.target
+    target = info.kind.of(subject, options, progress)
     budget = limit.resolve(target.original.peak_bytes)
-    whole = target.subject = substituted(subject, options, budget, target.rules, progress)
+    whole = substituted(subject, options, budget, target.rules, progress)
     graph = whole.imported.graph
     mode = ExecutionOrder(options.order)
     peak = find_peak(graph, own_schedule(whole.imported, mode), target.rules)
@@ -200,12 +201,11 @@ def _plan_and_verify(
     clock = (PlanningTime.counted if counted else PlanningTime)(options.time_limit)
     planned = Attempts(target, options, budget, clock, progress, stop).best(whole)
     subject, made, plan = planned.subject, planned.made, planned.plan
-    target.subject = subject
     planning_seconds = time.perf_counter() - started
-    final = _with_record(target, planned, budget)
+    final = _with_record(target.recipe, planned, budget, options)
     verification = None
     if options.verify:
-        verification = target.verify(made, final)
+        verification = target.verify(subject, made, final)
         require(verification, budget)
     if static and made.static is None:
         progress("placing the buffers")
@@ -214,11 +214,12 @@ def _plan_and_verify(
         made = replace(made, static=emit_plan(tiled, schedule, target.rules, seed=options.seed))
     shapes = subject.feed.binding.input_shapes
     return RewriteResult(
+        target=info.name,
         model=final,
         output=None,
         limit_text=limit.text,
         limit_bytes=budget,
-        figure=target.figure,
+        figure=info.figure,
         recipe=target.recipe,
         plan=plan,
         tiling=planned.tiling,
@@ -232,8 +233,8 @@ def _plan_and_verify(
         released=target.released,
         rewritten=made.measured,
         sizes={name: shapes[name] for name in subject.feed.open_inputs},
-        any_size=not _sized(target),
-        stock=made.stock,
+        any_size=not _sized(planned, options),
+        details=made.details,
         static=made.static,
         plan_output=None,
         verification=verification,
@@ -241,31 +242,34 @@ def _plan_and_verify(
         stopped=stop is not None and stop(),
         estimated=estimated_nodes(whole),
         estimated_reason=whole.profile.estimated_reason,
+        attempts=planned.attempts,
     )
 
 
-def _sized(target: Target) -> bool:
+def _sized(planned: Planned, options: Options) -> bool:
     """Whether what is written holds for the planned sizes only."""
-    return target.sized or target.subject.sized
+    return options.target.sized or planned.subject.sized
 
 
-def _with_record(target: Target, planned: Planned, limit_bytes: int | None) -> onnx.ModelProto:
+def _with_record(
+    recipe: Recipe, planned: Planned, limit_bytes: int | None, options: Options
+) -> onnx.ModelProto:
+    """The model with the record of its plan, and its sizes if it holds for them only."""
     subject, made, plan = planned.subject, planned.made, planned.plan
     feed = subject.feed
     optimized = None
     if feed.optimized is not None:
         width = layout_width() if feed.optimized.needs_this_processor else None
         optimized = OptimizedFor(feed.optimized.level.value, feed.optimized.provider, width)
-    recipe = target.recipe
     if planned.tiling is not None:
         recipe = recipe.with_threads(planned.tiling.threads)
-    model = made.model
-    if _sized(target):
+    model, sized = made.model, _sized(planned, options)
+    if sized:
         model = declare_sizes(model, feed.binding, subject.types)
     record = PlanRecord.of(
         recipe,
         input_shapes=feed.binding.input_shapes,
-        figure=target.figure,
+        figure=options.target.figure,
         limit_bytes=limit_bytes,
         planned_peak_bytes=plan.peak_bytes,
         measured_peak_bytes=made.measured.peak_bytes,
@@ -274,6 +278,6 @@ def _with_record(target: Target, planned: Planned, limit_bytes: int | None) -> o
         original_sha256=feed.loaded.sha256,
         optimized=optimized,
         exact=subject.exact,
-        any_size=not _sized(target),
+        any_size=not sized,
     )
     return attach_record(model, record)

@@ -62,6 +62,7 @@ def test_rewrite_writes_a_verified_file_and_verify_agrees(unet_train: Path, tmp_
     assert result["limit_bytes"] <= 0.7 * result["original"]["peak_bytes"]
     assert result["verification"]["different_outputs"] == []
     assert result["verification"]["order_as_planned"] is True
+    assert result["attempts"][-1]["outcome"] and result["target"] == "recipe"
     assert left_behind(tmp_path) - {".cache"} == {"small.onnx"}
     assert unet_train.read_bytes() == before
     limit = result["limit_bytes"]
@@ -220,6 +221,23 @@ def test_an_error_is_an_object_too(bad_files: Path) -> None:
     assert code == 2
     assert json.loads(out)["exit_code"] == 2
     assert json.loads(out)["error"] in one_line(err)
+
+
+def test_why_plans_were_refused(tmp_path: Path) -> None:
+    """A table under the result; on a miss on standard output, and in the object of the error."""
+    save_good(tmp_path / "good.onnx")
+    call = ["rewrite", "good.onnx", "--dim", "n=2", "--no-tiling", "--time-limit", 1]
+    code, out, err = onnxremat(*call, "--mem", "1MB", "--explain", cwd=tmp_path)
+    assert code == 0, err
+    assert out.splitlines()[-1].strip() == "taken"
+    code, out, err = onnxremat(*call, "--mem", "20", "--explain", cwd=tmp_path)
+    assert code == 3
+    assert "impossible" in one_line(err)
+    assert out.startswith("plan of") and "refused: no schedule goes below 32 B" in out
+    code, out, _ = onnxremat(*call, "--mem", "20", "--json", cwd=tmp_path)
+    assert code == 3
+    (one,) = json.loads(out)["attempts"]
+    assert one["planned_bytes"] == 32 and one["measured_bytes"] is None
 
 
 def test_ctrl_c_before_a_plan_meets_the_limit_ends_with_130(

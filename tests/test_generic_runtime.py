@@ -204,20 +204,22 @@ def test_a_recomputation_has_a_place_of_its_own() -> None:
 def test_capacity_is_a_limit_and_says_what_is_proved() -> None:
     graph = chain([64, 128, 64])
     schedule = given_order(graph)
-    assert emit_plan(graph, schedule, capacity_bytes=192).arena_bytes == 192
+    assert emit_plan(graph, schedule, GENERIC_RULES, capacity_bytes=192).arena_bytes == 192
     with pytest.raises(NoPlanFoundError, match=r"at least .*192 bytes, proved.*capacity is 191"):
-        emit_plan(graph, schedule, capacity_bytes=191)
+        emit_plan(graph, schedule, GENERIC_RULES, capacity_bytes=191)
 
 
 def test_a_sequence_that_is_no_schedule_is_refused() -> None:
     with pytest.raises(ScheduleError):
-        emit_plan(chain([1, 1]), Schedule((1, 0)))
+        emit_plan(chain([1, 1]), Schedule((1, 0)), GENERIC_RULES)
 
 
 def test_same_seed_same_json() -> None:
     graph = chain([640, 64, 1280, 64, 320])
     first, again = (
-        emit_plan(graph, given_order(graph), iterations=5, seconds=ENDLESS, seed=3).as_json()
+        emit_plan(
+            graph, given_order(graph), GENERIC_RULES, iterations=5, seconds=ENDLESS, seed=3
+        ).as_json()
         for _ in range(2)
     )
     assert first == again

@@ -1,17 +1,18 @@
 """The loop between planner and runtime, with a planner and a runtime made for the test."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
-from onnxremat.bounds import peak_bound
+from onnxremat.bounds import PeakBound, peak_bound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.graph import Graph, Op, Tensor, TensorKind
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Limits, Plan, Planner, PlanStatus, Problem, make_plan
 from onnxremat.planning import (
     MAX_ROUNDS,
-    Attempt,
+    Found,
     PlanMissedError,
     PlanningTime,
     Runtime,
@@ -20,6 +21,22 @@ from onnxremat.planning import (
 )
 from onnxremat.schedule import Schedule, given_order
 from tests.graphs import chain
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A plan and what it is expected to take."""
+
+    plan: Plan
+    expected_bytes: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """A plan that was measured."""
+
+    measured_bytes: int
+
 
 LIMITS = Limits()
 PROBLEM = Problem(chain([500, 500, 100]), MemoryRules(), budget_bytes=1200)
@@ -38,25 +55,42 @@ def within(
     expect: Callable[[Plan], int] = lambda plan: 0,
     tolerance: float = 0.0,
     clock: PlanningTime | None = None,
-) -> Attempt:
+) -> Found[Made]:
+    bound = peak_bound(problem.graph, problem.rules)
     return plan_within(
         problem,
         planner,
         LIMITS,
         clock or PlanningTime(1),
-        Runtime(peak_bound(problem.graph, problem.rules), error_bytes, expect, tolerance, measure),
+        runtime_of(bound, error_bytes, expect, tolerance, measure),
         rewriters="reordering",
     )
 
 
-def unproved(measure: Callable[[Plan], int]) -> Runtime:
+def runtime_of(
+    bound: PeakBound | None,
+    error_bytes: int,
+    expect: Callable[[Plan], int],
+    tolerance: float,
+    measure: Callable[[Plan], int],
+) -> Runtime[Forecast, Made]:
+    return Runtime(
+        bound,
+        error_bytes,
+        tolerance,
+        lambda plan: Forecast(plan, expect(plan)),
+        lambda forecast: Made(measure(forecast.plan)),
+    )
+
+
+def unproved(measure: Callable[[Plan], int]) -> Runtime[Forecast, Made]:
     """A runtime of which nothing is proved and nothing predicted."""
-    return Runtime(None, 0, lambda plan: 0, 0, measure)
+    return runtime_of(None, 0, lambda plan: 0, 0, measure)
 
 
 def test_a_plan_that_measures_within_the_limit_is_taken() -> None:
-    attempt = within(error_bytes=50, measure=lambda plan: plan.peak_bytes + 60)
-    assert (attempt.target_bytes, attempt.measured_bytes) == (1150, 1060)
+    found = within(error_bytes=50, measure=lambda plan: plan.peak_bytes + 60)
+    assert (found.attempts[-1].target_bytes, found.made.measured_bytes) == (1150, 1060)
 
 
 def test_what_measures_too_much_is_planned_again_for_less() -> None:
@@ -69,9 +103,15 @@ def test_what_measures_too_much_is_planned_again_for_less() -> None:
         targets.append(problem.budget_bytes)
         return planner(problem, limits)
 
-    attempt = within(planner=spy, error_bytes=-5, measure=measure)
+    found = within(planner=spy, error_bytes=-5, measure=measure)
     assert targets == [1200, 1100, 1000]
-    assert attempt.measured_bytes == 1200
+    assert [(one.target_bytes, one.measured_bytes) for one in found.attempts] == [
+        (1200, 1300),
+        (1100, 1300),
+        (1000, 1200),
+    ]
+    assert found.attempts[0].outcome == "refused: measured 100 B above the limit"
+    assert found.made.measured_bytes == 1200
 
 
 def test_what_is_expected_to_take_too_much_is_not_measured() -> None:
@@ -85,17 +125,19 @@ def test_what_is_expected_to_take_too_much_is_not_measured() -> None:
         targets.append(problem.budget_bytes)
         return planner(problem, limits)
 
-    attempt = within(
+    found = within(
         planner=spy, measure=measure, expect=lambda plan: 1250 if targets[-1] > 1150 else 1200
     )
     assert targets == [1200, 1150]
     assert measured == [1150]
-    assert attempt.measured_bytes == 1100
+    assert found.attempts[0].measured_bytes is None
+    assert found.attempts[0].outcome == "refused: expected 50 B above the limit: not measured"
+    assert found.made.measured_bytes == 1100
 
 
 def test_what_may_be_a_wrong_prediction_is_measured() -> None:
-    attempt = within(measure=lambda plan: 1190, expect=lambda plan: 1250, tolerance=0.05)
-    assert (attempt.target_bytes, attempt.measured_bytes) == (1200, 1190)
+    found = within(measure=lambda plan: 1190, expect=lambda plan: 1250, tolerance=0.05)
+    assert (found.attempts[-1].target_bytes, found.made.measured_bytes) == (1200, 1190)
 
 
 def test_the_last_chance_is_measured_whatever_is_expected() -> None:
@@ -105,7 +147,7 @@ def test_the_last_chance_is_measured_whatever_is_expected() -> None:
         measured.append(plan)
         return 1199
 
-    assert within(measure=measure, expect=lambda plan: 5000).measured_bytes == 1199
+    assert within(measure=measure, expect=lambda plan: 5000).made.measured_bytes == 1199
     assert len(measured) == 1
 
 
@@ -245,17 +287,17 @@ def test_without_a_bound_nothing_is_said_to_be_impossible() -> None:
 def test_without_a_bound_a_plan_above_the_limit_may_still_measure_below() -> None:
     """Fused ops, for one, take less than the model of memory says."""
     problem = Problem(PROBLEM.graph, PROBLEM.rules, budget_bytes=900)
-    attempt = plan_within(
+    found = plan_within(
         problem, planner, LIMITS, PlanningTime(1), unproved(lambda plan: 800), rewriters="r"
     )
-    assert attempt.measured_bytes == 800
+    assert found.made.measured_bytes == 800
 
 
 def test_without_a_budget_the_smallest_is_measured_once() -> None:
     problem = Problem(PROBLEM.graph, PROBLEM.rules)
-    attempt = within(problem, error_bytes=9, measure=lambda plan: 7)
-    assert (attempt.target_bytes, attempt.measured_bytes) == (None, 7)
-    assert attempt.plan.status is PlanStatus.OPTIMAL
+    found = within(problem, error_bytes=9, measure=lambda plan: 7)
+    assert (found.attempts[-1].target_bytes, found.made.measured_bytes) == (None, 7)
+    assert found.plan.status is PlanStatus.OPTIMAL
 
 
 def kept_or_made_again(nbytes: int) -> Graph:
@@ -279,12 +321,12 @@ def frugal(problem: Problem, limits: Limits) -> Plan:
 @pytest.mark.parametrize(("nbytes", "alike"), [(30, True), (100, False)])
 def test_of_about_the_smallest_peak_the_fastest_is_taken(nbytes: int, alike: bool) -> None:
     problem = Problem(kept_or_made_again(nbytes), MemoryRules())
-    attempt = within(problem, planner=frugal, measure=lambda plan: plan.peak_bytes)
-    assert (attempt.plan.extra_time == 0) is alike
-    assert attempt.measured_bytes == (2000 + nbytes if alike else 2000)
+    found = within(problem, planner=frugal, measure=lambda plan: plan.peak_bytes)
+    assert (found.plan.extra_time == 0) is alike
+    assert found.made.measured_bytes == (2000 + nbytes if alike else 2000)
 
 
-def smallest(problem: Problem, measured: int, given: list[int | None]) -> Attempt:
+def smallest(problem: Problem, measured: int, given: list[int | None]) -> Found[Made]:
     def spy(asked: Problem, limits: Limits) -> Plan:
         given.append(asked.budget_bytes)
         return planner(asked, limits)
@@ -295,7 +337,7 @@ def smallest(problem: Problem, measured: int, given: list[int | None]) -> Attemp
 
 def test_the_smallest_peak_may_keep_a_limit() -> None:
     given = list[int | None]()
-    assert smallest(PROBLEM, 1200, given).measured_bytes == 1200
+    assert smallest(PROBLEM, 1200, given).made.measured_bytes == 1200
     assert given == [None]
 
 

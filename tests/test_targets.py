@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import onnxremat
 from onnxremat.errors import InfeasibleError, ModelError, UsageError
 from onnxremat.plan import Plan, Problem, make_plan
-from onnxremat.prepare import Options, prepare
+from onnxremat.prepare import Options, Subject, prepare
 from onnxremat.report import as_json, rewrite_text
 from onnxremat.rewriting import rewrite
 from onnxremat.runtimes import session as session_module
@@ -22,24 +22,22 @@ from onnxremat.runtimes.compare import Rounding, rounding
 from onnxremat.runtimes.optimize import LAYOUT_DOMAIN
 from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record, read_record
 from onnxremat.schedule import given_order, with_eager_ops
-from onnxremat.targets import make_target
 from onnxremat.targets.stock import StockTarget
 from onnxremat.verification import verify_files
-from onnxremat_rewriters.stock import is_stock, read_stock
+from onnxremat_rewriters.stock import StockResult, is_stock, read_stock
 
 SCHEMA = Path(onnxremat.__file__).parent / "runtimes" / "plan.schema.json"
 
 
 @pytest.fixture(scope="module")
-def own_order(large_unet_train: Path) -> tuple[StockTarget, Plan]:
+def own_order(large_unet_train: Path) -> tuple[StockTarget, Subject, Plan]:
     options = Options(session="stock", threads=1)
     subject = prepare(large_unet_train, options)
-    target = make_target(subject, options)
-    assert isinstance(target, StockTarget)
+    target = StockTarget.of(subject, options)
     graph = subject.imported.graph
     problem = Problem(graph, target.rules)
     plan = make_plan(problem, with_eager_ops(graph, given_order(graph)), "own", peak_bound_bytes=0)
-    return target, plan
+    return target, subject, plan
 
 
 def test_a_stock_file_keeps_its_limit_with_nothing_set(
@@ -48,17 +46,17 @@ def test_a_stock_file_keeps_its_limit_with_nothing_set(
     output = tmp_path / "stock.onnx"
     options = Options(session="stock", threads=1, time_limit=4)
     result = rewrite(large_unet_train, "60%", options, output=output)
-    assert result.stock is not None
-    assert result.stock.chosen is not None
+    assert isinstance(result.details, StockResult)
+    assert result.details.chosen is not None
     assert result.limit_bytes is not None
     assert result.rewritten.peak_bytes <= result.limit_bytes
-    assert result.stock.memory.steady_bytes < 0.6 * result.stock.original.steady_bytes
+    assert result.details.memory.steady_bytes < 0.6 * result.details.original.steady_bytes
     written = onnx.load(output)
     onnx.checker.check_model(written)
     assert is_stock(written)
     made = read_stock(written)
     assert made is not None
-    assert made.steps == result.stock.chosen.made.steps  # type: ignore[union-attr]
+    assert made.steps == result.details.chosen.made.steps  # type: ignore[union-attr]
     record = read_record(written)
     assert record is not None
     assert record.figure == result.figure
@@ -76,15 +74,16 @@ def test_a_stock_file_keeps_its_limit_with_nothing_set(
 
 
 def test_a_stock_plan_is_predicted_before_it_is_measured(
-    own_order: tuple[StockTarget, Plan],
+    own_order: tuple[StockTarget, Subject, Plan],
 ) -> None:
-    target, plan = own_order
-    expected = target.expected_bytes(plan)
-    made = target.make(plan)
-    assert made.stock is not None
+    target, subject, plan = own_order
+    forecast = target.forecast(subject, plan)
+    expected = forecast.expected_bytes
+    made = target.make(subject, forecast)
+    assert isinstance(made.details, StockResult)
     hidden = [
         max(c.memory.run_peaks_bytes)
-        for c in made.stock.candidates
+        for c in made.details.candidates
         if c.memory is not None and c.variant in ("plan", "warm plan")
     ]
     assert abs(expected - min(hidden)) < max(0.12 * expected, 1_000_000)

@@ -106,7 +106,7 @@ class StaticPlan:
 def emit_plan(
     graph: Graph,
     schedule: Schedule,
-    rules: MemoryRules = GENERIC_RULES,
+    rules: MemoryRules,
     *,
     alignment_bytes: int = 64,
     capacity_bytes: int | None = None,

@@ -1,63 +1,64 @@
 """ONNX Runtime with the session options that are stored in the file."""
 
-import onnx
+from dataclasses import dataclass
+from typing import Self
 
 from onnxremat.plan import Plan
-from onnxremat.prepare import Options, ProgressReport, Subject, stage
+from onnxremat.prepare import Feed, Options, ProgressReport, Subject, silent, stage
 from onnxremat.runtimes.measure import PeakMeasurement, in_memory, measure_activation
 from onnxremat.runtimes.measure_time import PEAK_SHARE
 from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES, predict
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.provable import provable_types
 from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.targets.target import Made, Target, expected_profile, verify_in_recipe, write_plan
-from onnxremat.verification import Verification
+from onnxremat.runtimes.watching import Listener
+from onnxremat.targets.target import Forecast, Made, Target, expected_profile, write_plan
 
 
+@dataclass(frozen=True)
 class RecipeTarget(Target):
     """Limits the activation peak: the heap that a run takes, weights and inputs apart."""
 
-    figure = "activation peak"
     rules = RECIPE_RULES
     bound_rules = RECIPE_RULES
     node_bytes = BOOKKEEPING_NODE_BYTES
     tolerance = 0.02
 
-    def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
+    @classmethod
+    def of(cls, subject: Subject, options: Options, progress: ProgressReport = silent) -> Self:
+        """Original and released model are measured."""
         feed = subject.feed
-        self.subject, self._options, self._progress = subject, options, progress
-        self.recipe = feed.recipe
-        self.original = self._measured(feed.source(), "measuring the original")
-        self.released = self.original
+        original = released = _measured(
+            feed, feed.source(), options, stage(progress, "measuring the original")
+        )
         if subject.released.changed:
-            what = "measuring the original with no unread value held"
-            self.released = self._measured(subject.released_source(), what)
+            listener = stage(progress, "measuring the original with no unread value held")
+            released = _measured(feed, subject.released_source(), options, listener)
+        return cls(options, progress, feed.recipe, original, released)
 
-    def _measured(self, source: ModelSource, what: str) -> PeakMeasurement:
-        return measure_activation(
-            source,
-            self.subject.feed.inputs,
-            self.recipe,
-            seconds=PEAK_SHARE * self._options.measure_limit,
-            listener=stage(self._progress, what),
-        )
-
-    def expected_bytes(self, plan: Plan) -> int:
+    def forecast(self, subject: Subject, plan: Plan) -> Forecast:
         """By the emulation of the runtime's allocation (0.02% off in the median)."""
-        self._progress("predicting the plan")
+        self.progress("predicting the plan")
         mode = self.recipe.execution_order
-        rewritten = write_plan(self.subject.imported, plan, mode)
-        profile = expected_profile(self.subject, rewritten, mode)
-        folder = self.subject.feed.loaded.base_dir
+        rewritten = write_plan(subject.imported, plan, mode)
+        profile = expected_profile(subject, rewritten, mode)
+        folder = subject.feed.loaded.base_dir
         types = provable_types(rewritten.model, folder, self.recipe, profile)
-        return predict(rewritten.model, profile, self.recipe, types, order=profile.order).heap_bytes
+        expected = predict(rewritten.model, profile, self.recipe, types, order=profile.order)
+        return Forecast(plan, expected.heap_bytes, rewritten)
 
-    def make(self, plan: Plan) -> Made:
-        rewritten = write_plan(self.subject.imported, plan, self.recipe.execution_order)
-        source = in_memory(rewritten.model, self.subject.feed.loaded.base_dir)
-        return Made(rewritten, rewritten.model, self._measured(source, "measuring the plan"))
+    def make(self, subject: Subject, forecast: Forecast) -> Made:
+        """The model of the forecast, run."""
+        rewritten, feed = forecast.rewritten, subject.feed
+        assert rewritten is not None
+        source = in_memory(rewritten.model, feed.loaded.base_dir)
+        listener = stage(self.progress, "measuring the plan")
+        measured = _measured(feed, source, self.options, listener)
+        return Made(rewritten, rewritten.model, measured)
 
-    def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
-        return verify_in_recipe(
-            self.subject, made, final, self.original, self._options, self._progress
-        )
+
+def _measured(
+    feed: Feed, source: ModelSource, options: Options, listener: Listener
+) -> PeakMeasurement:
+    seconds = PEAK_SHARE * options.measure_limit
+    return measure_activation(source, feed.inputs, feed.recipe, seconds=seconds, listener=listener)

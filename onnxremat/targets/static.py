@@ -1,27 +1,30 @@
 """A runtime without an allocator: every buffer at a fixed offset of one arena."""
 
-from dataclasses import replace
-
-import onnx
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 from onnxremat.plan import Plan
-from onnxremat.prepare import Options, ProgressReport, Subject
+from onnxremat.prepare import Options, ProgressReport, Subject, silent
 from onnxremat.runtimes.generic import GENERIC_RULES, StaticPlan, emit_plan
 from onnxremat.runtimes.measure import PeakMeasurement, PeakMethod
 from onnxremat.schedule import Schedule
 from onnxremat.targets.target import (
+    Forecast,
     Made,
     Target,
+    TargetReport,
     as_executed,
     own_schedule,
-    verify_in_recipe,
     write_plan,
 )
-from onnxremat.verification import Verification
+
+if TYPE_CHECKING:
+    from onnxremat.rewriting import RewriteResult
 
 _OFFSET_SECONDS = 10.0
 
 
+@dataclass(frozen=True)
 class StaticTarget(Target):
     """Limits the size of the arena.
 
@@ -30,45 +33,51 @@ class StaticTarget(Target):
     sizes: the offsets beside it hold for no others.
     """
 
-    figure = "arena"
     rules = replace(GENERIC_RULES, count_workspace=False, alignment_bytes=64)
     bound_rules = rules
     node_bytes = 0
     tolerance = 0.1
-    sized = True
 
-    def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
-        self.subject, self._progress, self._options = subject, progress, options
-        self.recipe = subject.feed.recipe
+    @classmethod
+    def of(cls, subject: Subject, options: Options, progress: ProgressReport = silent) -> Self:
+        """The buffers of the model's own order are placed."""
+        recipe = subject.feed.recipe
         progress("placing the buffers of the model's own order")
-        plan = self._placed(own_schedule(subject.imported, self.recipe.execution_order))
-        self.original = self.released = _arena(plan)
+        own = own_schedule(subject.imported, recipe.execution_order)
+        arena = _arena(_placed(subject, own, options.seed))
+        return cls(options, progress, recipe, arena, arena)
 
-    def _placed(self, schedule: Schedule) -> StaticPlan:
-        return emit_plan(
-            self.subject.imported.graph,
-            schedule,
-            self.rules,
-            alignment_bytes=self.rules.alignment_bytes,
-            seconds=_OFFSET_SECONDS,
-            seed=self._options.seed,
-        )
-
-    def expected_bytes(self, plan: Plan) -> int:
+    def forecast(self, subject: Subject, plan: Plan) -> Forecast:
         """The live peak: no arena is smaller, and few need to be larger."""
-        return plan.peak_bytes
+        return Forecast(plan, plan.peak_bytes)
 
-    def make(self, plan: Plan) -> Made:
-        self._progress("placing the buffers")
-        mode = self.recipe.execution_order
-        rewritten = write_plan(self.subject.imported, plan, mode)
-        static = self._placed(as_executed(self.subject.imported.graph, plan.schedule, mode))
+    def make(self, subject: Subject, forecast: Forecast) -> Made:
+        """The buffers placed: nothing runs."""
+        self.progress("placing the buffers")
+        mode, plan = self.recipe.execution_order, forecast.plan
+        rewritten = write_plan(subject.imported, plan, mode)
+        order = as_executed(subject.imported.graph, plan.schedule, mode)
+        static = _placed(subject, order, self.options.seed)
         return Made(rewritten, rewritten.model, _arena(static), static=static)
 
-    def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
-        return verify_in_recipe(
-            self.subject, made, final, self.original, self._options, self._progress
-        )
+    @classmethod
+    def reports(cls, result: "RewriteResult") -> TargetReport:
+        """The file is for another runtime."""
+        usual = super().reports(result)
+        opened = f"the runtime that the static plan is for; to compare, {usual.opened}"
+        return replace(usual, opened=opened)
+
+
+def _placed(subject: Subject, schedule: Schedule, seed: int) -> StaticPlan:
+    rules = StaticTarget.rules
+    return emit_plan(
+        subject.imported.graph,
+        schedule,
+        rules,
+        alignment_bytes=rules.alignment_bytes,
+        seconds=_OFFSET_SECONDS,
+        seed=seed,
+    )
 
 
 def _arena(plan: StaticPlan) -> PeakMeasurement:

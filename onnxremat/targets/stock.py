@@ -1,17 +1,26 @@
 """ONNX Runtime with default session options: nothing is asked of whoever opens the file."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 import onnx
 
 from onnxremat.plan import Plan
-from onnxremat.prepare import Options, ProgressReport, Subject
+from onnxremat.prepare import Options, ProgressReport, Subject, silent
 from onnxremat.runtimes.compare import Rounding, rounding
 from onnxremat.runtimes.measure import in_memory, run_outputs
 from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES, Prediction, predict
 from onnxremat.runtimes.recipe import STOCK, ExecutionOrder, OptimizationLevel
 from onnxremat.runtimes.rules import STOCK_RULES
-from onnxremat.targets.target import Made, Target, expected_profile, write_plan
+from onnxremat.targets.target import (
+    Forecast,
+    Made,
+    Target,
+    TargetReport,
+    expected_profile,
+    write_plan,
+)
+from onnxremat.units import format_bytes
 from onnxremat.verification import (
     WITH_DEFAULTS,
     WITHOUT_OPTIMIZATIONS,
@@ -22,73 +31,46 @@ from onnxremat_rewriters.recompute import Rewritten
 from onnxremat_rewriters.stock import StockResult, StockTrial
 from onnxremat_rewriters.stock.choose import LONGEST_TIME_RATIO
 
+if TYPE_CHECKING:
+    from onnxremat.rewriting import RewriteResult
+
 _WARM_PERCENTS = (0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 30)
 
 
 @dataclass(frozen=True)
-class _Forecast:
-    """A plan written down, what it is expected to take, and the best size of the warm block."""
-
-    plan: Plan
-    rewritten: Rewritten
-    resident_bytes: int
-    warm_bytes: int
-
-
 class StockTarget(Target):
     """Limits the resident peak: the most that any run adds to what the loaded session holds.
 
     Nothing is proved here: default options fuse ops, so that bounds of single ops do not hold.
     """
 
-    figure = "resident peak with default session options"
     rules = STOCK_RULES
     bound_rules = None
     node_bytes = BOOKKEEPING_NODE_BYTES
     tolerance = 0.12
 
-    def __init__(self, subject: Subject, options: Options, progress: ProgressReport) -> None:
+    trial: StockTrial
+
+    @classmethod
+    def of(cls, subject: Subject, options: Options, progress: ProgressReport = silent) -> Self:
+        """The original is measured with default options."""
         feed = subject.feed
-        self.subject, self._progress = subject, progress
-        self._last: _Forecast | None = None
-        self.recipe = STOCK.with_threads(options.threads)
-        self._trial = StockTrial(
+        trial = StockTrial(
             feed.loaded.model,
             feed.loaded.base_dir,
             feed.inputs,
             threads=options.threads,
             progress=progress,
         )
-        self.original = self.released = resident_peak(self._trial.before)
+        peak = resident_peak(trial.before)
+        return cls(options, progress, STOCK.with_threads(options.threads), peak, peak, trial)
 
-    def expected_bytes(self, plan: Plan) -> int:
+    def forecast(self, subject: Subject, plan: Plan) -> Forecast:
         """By the emulation of the arena, for the two variants that hide all shapes: no size is
         provable there, so that every value has a buffer of its own; there is no memory pattern."""
-        self._progress("predicting the plan")
-        return self._forecast(plan).resident_bytes
-
-    def make(self, plan: Plan) -> Made:
-        """A plan that takes longer on purpose is not held against the variants."""
-        forecast = self._forecast(plan)
-        rewritten = forecast.rewritten
-        longer = 1 + plan.extra_time
-        result = self._trial.rewrite(
-            rewritten.model,
-            LONGEST_TIME_RATIO * longer,
-            warm_bytes=forecast.warm_bytes,
-            reference=None if self.subject.exact else self.subject.released.model,
-        )
-        if result.chosen is None:
-            nodes = result.model.graph.node
-            rewritten = Rewritten(result.model, tuple(range(len(nodes))), 0)
-        return Made(rewritten, result.model, resident_peak(result.memory), stock=result)
-
-    def _forecast(self, plan: Plan) -> _Forecast:
-        """Made once for a plan: it is asked for before and when the plan is measured."""
-        if self._last is not None and self._last.plan is plan:
-            return self._last
-        rewritten = write_plan(self.subject.imported, plan, ExecutionOrder.PRIORITY)
-        profile = expected_profile(self.subject, rewritten, ExecutionOrder.PRIORITY)
+        self.progress("predicting the plan")
+        rewritten = write_plan(subject.imported, plan, ExecutionOrder.PRIORITY)
+        profile = expected_profile(subject, rewritten, ExecutionOrder.PRIORITY)
         recipe = replace(self.recipe, optimization=OptimizationLevel.NONE, mem_pattern=False)
 
         def expected(warm_bytes: int) -> Prediction:
@@ -100,13 +82,27 @@ class StockTarget(Target):
         warm = {size: expected(size).resident_bytes for size in _warm_sizes(plain)}
         warm_bytes = min(warm, key=lambda size: warm[size])
         resident = min(plain.resident_bytes, warm[warm_bytes])
-        self._last = _Forecast(plan, rewritten, resident, warm_bytes)
-        return self._last
+        return Forecast(plan, resident, rewritten, warm_bytes)
 
-    def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
+    def make(self, subject: Subject, forecast: Forecast) -> Made:
+        """A plan that takes longer on purpose is not held against the variants."""
+        rewritten = forecast.rewritten
+        assert rewritten is not None
+        result = self.trial.rewrite(
+            rewritten.model,
+            LONGEST_TIME_RATIO * (1 + forecast.plan.extra_time),
+            warm_bytes=forecast.warm_bytes,
+            reference=None if subject.exact else subject.released.model,
+        )
+        if result.chosen is None:
+            nodes = result.model.graph.node
+            rewritten = Rewritten(result.model, tuple(range(len(nodes))), 0)
+        return Made(rewritten, result.model, resident_peak(result.memory), details=result)
+
+    def verify(self, subject: Subject, made: Made, final: onnx.ModelProto) -> Verification:
         """What the trial found already: it takes nothing that is not exact and in order."""
-        result = made.stock
-        assert result is not None
+        result = made.details
+        assert isinstance(result, StockResult)
         chosen = result.chosen
         seconds: tuple[float | None, ...] = (None, None)
         ratio = None
@@ -122,18 +118,47 @@ class StockTarget(Target):
             rewritten_seconds=seconds[-1],
             time_ratio=ratio,
             compared_with=_compared_with(result),
-            rounding=self._rounding(final),
+            rounding=None if subject.exact else self._rounding(subject, final),
         )
 
-    def _rounding(self, final: onnx.ModelProto) -> Rounding | None:
-        if self.subject.exact:
-            return None
-        feed = self.subject.feed
+    def _rounding(self, subject: Subject, final: onnx.ModelProto) -> Rounding:
+        feed = subject.feed
         source = in_memory(final, feed.loaded.base_dir)
         return rounding(
             run_outputs(feed.source(), feed.inputs, self.recipe),
             run_outputs(source, feed.inputs, self.recipe),
         )
+
+    @classmethod
+    def reports(cls, result: "RewriteResult") -> TargetReport:
+        """The runs apart, and what loading takes: a saving in one may be paid for in the other."""
+        stock = result.details
+        assert isinstance(stock, StockResult)
+        before, after = stock.original, stock.memory
+        variant = _unchanged(stock) if stock.chosen is None else str(stock.chosen.variant)
+        rows = (
+            ("first run", _both(before.first_bytes, after.first_bytes)),
+            ("later runs", _both(before.steady_bytes, after.steady_bytes)),
+            ("loading", _both(before.loaded_bytes, after.loaded_bytes)),
+            ("variant", variant),
+            ("planned", f"{format_bytes(result.plan.peak_bytes)} of buffers and workspace"),
+        )
+        opened = "onnxruntime.InferenceSession, nothing to be set"
+        return TargetReport(opened, rows, planned=stock.chosen is not None)
+
+
+def _both(before: int, after: int) -> str:
+    return f"{format_bytes(before)} original, {format_bytes(after)} rewritten"
+
+
+def _unchanged(stock: StockResult) -> str:
+    """Why: what was wrong with the variant that takes least in its runs."""
+    tried = [c for c in stock.candidates if c.memory is not None]
+    if not tried:
+        return "unchanged: no variant could be made"
+    best = min(tried, key=lambda c: max(c.memory.run_peaks_bytes) if c.memory else 0)
+    peak = max(best.memory.run_peaks_bytes) if best.memory else 0
+    return f"unchanged: the best, {best.variant}, takes {format_bytes(peak)}, but {best.reason}"
 
 
 def _warm_sizes(plain: Prediction) -> list[int]:

@@ -1,7 +1,8 @@
 """What a target is, and what they share: a plan written as a model, and its prediction."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import onnx
 
@@ -10,18 +11,44 @@ from onnxremat.graph import Graph
 from onnxremat.importer import ImportedModel
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Plan
-from onnxremat.prepare import Options, ProgressReport, Subject
+from onnxremat.prepare import Options, ProgressReport, Subject, silent
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMeasurement
 from onnxremat.runtimes.order import default_order, is_constant, priority_order
 from onnxremat.runtimes.profiling import RunProfile, carried_profile
 from onnxremat.runtimes.recipe import ExecutionOrder, Recipe
 from onnxremat.schedule import Schedule, given_order, with_eager_ops, without_unread
+from onnxremat.units import format_bytes
 from onnxremat.verification import Verification, verify
 from onnxremat_rewriters.embed import embed_order
 from onnxremat_rewriters.recompute import Rewritten, apply_schedule
 from onnxremat_rewriters.release import release
-from onnxremat_rewriters.stock import StockResult
+
+if TYPE_CHECKING:
+    from onnxremat.rewriting import RewriteResult
+
+
+@dataclass(frozen=True)
+class TargetReport:
+    """What the text report has from a target: what the file is opened with, rows of its own, and
+    what stands beside the measured figure. `planned`: whether the file is the plan."""
+
+    opened: str
+    rows: tuple[tuple[str, str], ...]
+    beside: str = ""
+    planned: bool = True
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A plan, and what making it is expected to measure in bytes. What was made or found out to
+    tell is kept: `rewritten` is the plan written down, `warm_bytes` the size of the block that a
+    stock file asks for first."""
+
+    plan: Plan
+    expected_bytes: int
+    rewritten: Rewritten | None = None
+    warm_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -29,77 +56,85 @@ class Made:
     """A plan as a file for one target.
 
     `rewritten` has its nodes in plan order; `model` is what is written (the same, or a form of it).
-    `measured` is the figure that `--mem` limits. `stock` and `static` are the details of those two
-    targets, None elsewhere.
+    `measured` is the figure that `--mem` limits. `static` is the static plan, where one was made;
+    `details` are what a target has to tell beside all that, for its part of the report.
     """
 
     rewritten: Rewritten
     model: onnx.ModelProto
     measured: PeakMeasurement
-    stock: StockResult | None = None
     static: StaticPlan | None = None
+    details: object = None
+
+    @property
+    def measured_bytes(self) -> int:
+        """The figure that `--mem` limits."""
+        return self.measured.peak_bytes
 
 
-class Target(Protocol):
-    """Where a model will run.
+@dataclass(frozen=True)
+class Target(ABC):
+    """Where a model will run, with the original measured there.
 
-    `subject`: what is planned; may be exchanged for one with substitutes before the first plan.
-    `figure`: what `--mem` limits, in words. `rules`: of memory, for the planner. `bound_rules`:
-    rules under which no schedule can go below the bound in this target, None if nothing is proved
-    there. `node_bytes`: what the runtime keeps for each node that a file has more, beside buffers.
-    `tolerance`: the share by which `expected_bytes` may err. `original` and `released`: the
-    figure of the model as it came, and without values that nobody reads. `recipe`: the session
-    options that the file is to be opened with. `sized`: the file holds for the planned sizes only,
-    whatever is in it.
+    `rules`: of memory, for everything that plans. `bound_rules`: rules under which no schedule can
+    go below the bound in this target, None if nothing is proved there. `node_bytes`: what the
+    runtime keeps for each node that a file has more, beside buffers. `tolerance`: the share by
+    which forecasts may err.
+
+    `recipe`: the session options that the file is to be opened with. `original` and `released`: the
+    figure of the model as it came, and without values that nobody reads.
     """
 
-    subject: Subject
-    figure: str
-    rules: MemoryRules
-    bound_rules: MemoryRules | None
-    node_bytes: int
-    tolerance: float
+    rules: ClassVar[MemoryRules]
+    bound_rules: ClassVar[MemoryRules | None]
+    node_bytes: ClassVar[int]
+    tolerance: ClassVar[float]
+
+    options: Options
+    progress: ProgressReport
+    recipe: Recipe
     original: PeakMeasurement
     released: PeakMeasurement
-    recipe: Recipe
-    sized: bool = False
 
-    def expected_bytes(self, plan: Plan) -> int:
-        """What `make(plan)` will measure, as far as it can be told before."""
-        ...
+    @classmethod
+    @abstractmethod
+    def of(cls, subject: Subject, options: Options, progress: ProgressReport = silent) -> Self:
+        """The target of a model, which is measured."""
 
-    def make(self, plan: Plan) -> Made:
-        """The plan written and measured."""
-        ...
+    @abstractmethod
+    def forecast(self, subject: Subject, plan: Plan) -> Forecast:
+        """What `make` will measure, as far as it can be told before."""
 
-    def verify(self, made: Made, final: onnx.ModelProto) -> Verification:
-        """Original and `final` (`made.model` with its record) compared in the runtime."""
-        ...
+    @abstractmethod
+    def make(self, subject: Subject, forecast: Forecast) -> Made:
+        """The plan of a forecast written and measured."""
 
+    def verify(self, subject: Subject, made: Made, final: onnx.ModelProto) -> Verification:
+        """Original and `final` (`made.model` with its record) compared in the runtime: under the
+        recipe's session options, peaks being known.
 
-def verify_in_recipe(
-    subject: Subject,
-    made: Made,
-    final: onnx.ModelProto,
-    original: PeakMeasurement,
-    options: Options,
-    progress: ProgressReport,
-) -> Verification:
-    """Both models compared under the recipe's session options; peaks are those known already.
+        With substitutes that round, the bits that count are those of the model with them in it.
+        """
+        feed = subject.feed
+        return verify(
+            feed.loaded,
+            replace(feed.loaded, model=final),
+            feed.inputs,
+            feed.recipe,
+            progress=self.progress,
+            measured=(self.original, made.measured),
+            measure_limit=self.options.measure_limit,
+            reference=None if subject.exact else subject.released_source(),
+        )
 
-    With substitutes that round, the bits that count are those of the model with them in it.
-    """
-    feed = subject.feed
-    return verify(
-        feed.loaded,
-        replace(feed.loaded, model=final),
-        feed.inputs,
-        feed.recipe,
-        progress=progress,
-        measured=(original, made.measured),
-        measure_limit=options.measure_limit,
-        reference=None if subject.exact else subject.released_source(),
-    )
+    @classmethod
+    def reports(cls, result: "RewriteResult") -> TargetReport:
+        """What the text report says of this target alone."""
+        whole = " of whole nodes" if result.tiling is not None else ""
+        bound = f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"
+        planned = f"planned {format_bytes(result.plan.peak_bytes)}"
+        opened = f'onnxremat.open_session("{result.output}")'
+        return TargetReport(opened, ((f"lower bound{whole}", bound),), planned)
 
 
 def own_schedule(imported: ImportedModel, mode: ExecutionOrder) -> Schedule:
