@@ -154,7 +154,7 @@ def wrong(found: Outcome, smallest: Planned) -> list[str]:
         if dearer > TOLERANCE:
             problems.append(f"costs {100 * dearer:.1f}% of a run more than min")
     measured = found.planned.made.measured.peak_bytes
-    error = abs(measured - found.planned.plan.peak_bytes)
+    error = abs(measured - found.planned.made.expected_bytes)
     if error > max(AGREEMENT * measured, AGREEMENT_BYTES):
         problems.append("planned and measured differ")
     return problems
@@ -179,7 +179,7 @@ def row(case: Case, limit: str, found: Outcome, smallest: Planned, original: int
     measured = planned.made.measured.peak_bytes
     cells[1] = str(len(planned.subject.imported.graph.ops))
     cells += [
-        f"{planned.plan.peak_bytes / 1e6:.3f}",
+        f"{planned.made.expected_bytes / 1e6:.3f}",
         f"{measured / 1e6:.3f}",
         f"{100 * measured / max(1, original):.1f}%",
         f"{100 * planned.extra_time:+.1f}%",

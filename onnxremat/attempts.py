@@ -36,6 +36,7 @@ from onnxremat.planners import PLANNERS
 from onnxremat.planning import (
     ALIKE,
     COUNTED_SECONDS,
+    SMALLEST_SHARE,
     PlanningTime,
     Runtime,
     plan_within,
@@ -161,17 +162,17 @@ class Attempts:
         return taken_of(best, first.attempts + tiled.attempts)
 
     def _again(self, whole: Subject, first: Tried, part: PlanningTime, tiled: Tried) -> Tried:
-        """Whole ops in the time that is left. Where they missed the limit, the smallest peak is
-        looked for; where they keep it, a faster plan, unless tiles were better."""
+        """Whole ops in the time that is left: the smallest peak, in the seconds that it has where
+        it is asked for, and from there a faster plan. Unless tiles were better."""
         if first.nothing:
             return self._tried(whole, self.clock) if tiled.planned is None else Tried()
         if self.clock.over or self._stopped() or isinstance(first.missed, InfeasibleError):
             return Tried()
-        if first.planned is None:
-            return self._tried(whole, self.clock, starts=first.starts, smallest=True)
-        if tiled.planned is not None or not (first.starts and part.passed(CUT_SHORT)):
+        found = first.planned is not None
+        if found and (tiled.planned is not None or not part.passed(CUT_SHORT)):
             return Tried()
-        return self._tried(whole, self.clock, starts=first.starts)
+        seconds = SMALLEST_SHARE * self.clock.share(self._shares(whole).smallest).seconds
+        return self._tried(whole, self.clock, starts=first.starts, smallest=seconds)
 
     def _enough(self, tried: list[Tried]) -> bool:
         """Whether nothing better is looked for: a plan keeps the limit in the time of one pass, or
@@ -219,7 +220,7 @@ class Attempts:
         *,
         tiling: TilingPlan | None = None,
         starts: tuple[Schedule, ...] = (),
-        smallest: bool = False,
+        smallest: float | None = None,
     ) -> Tried:
         try:
             return Tried(self._planned(subject, clock, tiling, starts=starts, smallest=smallest))
@@ -240,10 +241,11 @@ class Attempts:
         tiling: TilingPlan | None = None,
         *,
         starts: tuple[Schedule, ...] = (),
-        smallest: bool = False,
+        smallest: float | None = None,
     ) -> Planned:
         """A plan of the subject that keeps the limit where it is measured, looked for in the time
-        of `clock`, from the file's order and `starts`, or among those of the smallest peaks."""
+        of `clock`, from the file's order and `starts`; or from the smallest peak on, for which
+        there are so many seconds."""
         target, options = self.target, self.options
         graph = subject.imported.graph
         mode = ExecutionOrder(options.order)
@@ -269,8 +271,8 @@ class Attempts:
         )
         planner = PLANNERS[options.planner].function
         limits = _limits(graph.total_cost(), options, self.progress, self.stop)
-        if smallest:
-            found = smallest_within(problem, planner, limits, clock, runtime)
+        if smallest is not None:
+            found = smallest_within(problem, planner, limits, clock, runtime, seconds=smallest)
         else:
             allowed = _allowed(options)
             found = plan_within(problem, planner, limits, clock, runtime, rewriters=allowed)
@@ -317,7 +319,8 @@ class Attempts:
                 found = untried("one op of the model in tiles exceeds the limit alone")
                 continue
             seconds = self.clock.share(planning)
-            one = self._tried(tiled, seconds, tiling=tiling, smallest=share is None)
+            smallest = seconds.seconds if share is None else None
+            one = self._tried(tiled, seconds, tiling=tiling, smallest=smallest)
             found = found.with_tried(tiling, one)
             if one.planned is not None:
                 break

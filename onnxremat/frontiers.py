@@ -16,7 +16,7 @@ from onnxremat.files import check_outputs
 from onnxremat.graph import Graph
 from onnxremat.importer import LoadedModel, import_model, infer_types, load
 from onnxremat.memory import profile
-from onnxremat.plan import Limits, PlanStatus, Problem
+from onnxremat.plan import Limits, Problem
 from onnxremat.planners import PLANNERS
 from onnxremat.prepare import (
     Options,
@@ -200,7 +200,7 @@ class _Runs:
         plan = PLANNERS[name].function(problem, limits)
         kept = plan.schedule in (*self.problem.starts, given_order(self.problem.graph))
         why = plan.scope if kept else ""
-        return plan.peak_bytes, plan.extra_time, plan.status is PlanStatus.OPTIMAL, why
+        return plan.peak_bytes, plan.extra_time, plan.proved, why
 
     def _tiled(self, budget: int | None) -> tuple[int, float, bool, str]:
         if self.subject is None:

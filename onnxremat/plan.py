@@ -98,6 +98,11 @@ class Plan:
         """The share of one pass that any schedule within the budget adds, at least."""
         return self.time_bound / self.one_pass - 1 if self.one_pass else 0.0
 
+    @property
+    def proved(self) -> bool:
+        """Whether it is known to be the best there is, in its scope."""
+        return self.status is PlanStatus.OPTIMAL
+
     def meets(self, budget_bytes: int | None) -> bool:
         """Whether the peak is within the budget; always true without one."""
         return budget_bytes is None or self.peak_bytes <= budget_bytes

@@ -13,7 +13,6 @@ import onnx
 from onnxremat.attribution import MeasuredPeak
 from onnxremat.auditing import Audit, HeldTensor
 from onnxremat.explain import attempts_text
-from onnxremat.plan import PlanStatus
 from onnxremat.rewriting import RewriteResult
 from onnxremat.runtimes.compare import Rounding
 from onnxremat.runtimes.generic import StaticPlan
@@ -170,7 +169,7 @@ def _planned_time(result: RewriteResult) -> str:
     """The time with what is known of it, and of which problem; of the peak, if the smallest was
     asked for. Nothing is proved of tiles: others may be better."""
     plan = result.plan
-    proved = plan.status is PlanStatus.OPTIMAL and result.tiling is None
+    proved = plan.proved and result.tiling is None
     if result.limit_bytes is None:
         known = ["smallest peak proved" if proved else "smallest peak found"]
     elif result.tiling is not None:
@@ -180,7 +179,7 @@ def _planned_time(result: RewriteResult) -> str:
         if not proved and plan.time_bound > plan.one_pass:
             known.append(f"none below {100 * plan.extra_time_bound:+.1f}%")
     known.append(f"planner {plan.planner}" + ("" if result.tiling is None else ", in tiles"))
-    optimal = plan.status is PlanStatus.OPTIMAL
+    optimal = plan.proved
     said = plan.scope and result.tiling is None and (plan.extra_time > 0 or not optimal)
     scope = f"; {plan.scope}" if said else ""
     return f"{100 * result.extra_time:+.1f}% ({', '.join(known)}{scope})"

@@ -48,7 +48,8 @@ class RewriteResult:
 
     `limit_bytes` is None if the smallest peak was asked for. `figure` says in words what the limit
     is of; `recipe` are the session options of the file; `original`, `released` and `rewritten` are
-    measured figures of that kind. `peak` and `floor` describe the original in its own order, with
+    measured figures of that kind, `expected_bytes` is what the last was expected to be. `peak` and
+    `floor` describe the original in its own order, with
     substitutes for the nodes in `replaced`. `tiling` says which regions run in tiles; then `plan`
     is of the tiled model. It is None where no tiles were needed. `extra_time` is the share of one
     pass of the model that tiles and recomputation add, by the cost model. `sizes` are the planned
@@ -81,6 +82,7 @@ class RewriteResult:
     original: PeakMeasurement
     released: PeakMeasurement
     rewritten: PeakMeasurement
+    expected_bytes: int
     sizes: Mapping[str, tuple[int, ...]]
     any_size: bool
     details: object
@@ -232,6 +234,7 @@ def _plan_and_verify(
         original=target.original,
         released=target.released,
         rewritten=made.measured,
+        expected_bytes=made.expected_bytes,
         sizes={name: shapes[name] for name in subject.feed.open_inputs},
         any_size=not _sized(planned, options),
         details=made.details,
@@ -271,7 +274,7 @@ def _with_record(
         input_shapes=feed.binding.input_shapes,
         figure=options.target.figure,
         limit_bytes=limit_bytes,
-        planned_peak_bytes=plan.peak_bytes,
+        planned_peak_bytes=made.expected_bytes,
         measured_peak_bytes=made.measured.peak_bytes,
         planner=plan.planner if planned.tiling is None else f"{plan.planner}, in tiles",
         recomputed=made.rewritten.recomputed,

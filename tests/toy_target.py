@@ -44,7 +44,9 @@ class ToyTarget(Target):
 
     def make(self, subject: Subject, forecast: Forecast) -> Made:
         rewritten = write_plan(subject.imported, forecast.plan, self.recipe.execution_order)
-        return Made(rewritten, rewritten.model, _peak(forecast.plan.peak_bytes))
+        return Made(
+            rewritten, rewritten.model, _peak(forecast.plan.peak_bytes), forecast.expected_bytes
+        )
 
 
 def _peak(nbytes: int) -> PeakMeasurement:

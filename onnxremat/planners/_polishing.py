@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from onnxremat.bounds import peak_bound
-from onnxremat.plan import Limits, Plan, PlanStatus, Problem, make_plan
+from onnxremat.plan import Limits, Plan, Problem, make_plan
 from onnxremat.planners._engine import Clock, Score, best_start
 from onnxremat.planners.local_search import local_search
 
@@ -32,7 +32,7 @@ def swept_and_polished(
     elif problem.graph.ops:
         best, scope = sweep(problem, clock, best)
     plan = make_plan(problem, best.schedule, planner, peak_bound_bytes=bound, scope=scope)
-    if clock.over() or plan.status is PlanStatus.OPTIMAL or not problem.graph.ops:
+    if clock.over() or plan.proved or not problem.graph.ops:
         return plan
     limits = replace(limits, seconds=clock.left())
     improved = local_search(replace(problem, starts=(best.schedule,)), limits)

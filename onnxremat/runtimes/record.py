@@ -46,7 +46,8 @@ class PlanRecord:
     """What a rewritten file was made for, and how.
 
     `figure`: what is limited, in words. `limit_bytes`: the limit that was asked for, None for the
-    smallest. `planned_peak_bytes`: by the model of memory; `measured_peak_bytes`: the figure.
+    smallest. `planned_peak_bytes`: what the figure was expected to be; `measured_peak_bytes`:
+    the figure.
     `threads`: of the runtime, None for its own choice. `runtime_version`: of the runtime it was
     measured on. `input_shapes`: sizes in elements the plan holds for. `executed`: node names in
     plan order, if they were kept. `recomputed`: how many nodes were added. `original_sha256`: of

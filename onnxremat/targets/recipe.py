@@ -54,7 +54,7 @@ class RecipeTarget(Target):
         source = in_memory(rewritten.model, feed.loaded.base_dir)
         listener = stage(self.progress, "measuring the plan")
         measured = _measured(feed, source, self.options, listener)
-        return Made(rewritten, rewritten.model, measured)
+        return Made(rewritten, rewritten.model, measured, forecast.expected_bytes)
 
 
 def _measured(

@@ -58,7 +58,9 @@ class StaticTarget(Target):
         rewritten = write_plan(subject.imported, plan, mode)
         order = as_executed(subject.imported.graph, plan.schedule, mode)
         static = _placed(subject, order, self.options.seed)
-        return Made(rewritten, rewritten.model, _arena(static), static=static)
+        return Made(
+            rewritten, rewritten.model, _arena(static), forecast.expected_bytes, static=static
+        )
 
     @classmethod
     def reports(cls, result: "RewriteResult") -> TargetReport:

@@ -97,7 +97,10 @@ class StockTarget(Target):
         if result.chosen is None:
             nodes = result.model.graph.node
             rewritten = Rewritten(result.model, tuple(range(len(nodes))), 0)
-        return Made(rewritten, result.model, resident_peak(result.memory), details=result)
+        return Made(
+            rewritten, result.model, resident_peak(result.memory), forecast.expected_bytes,
+            details=result,
+        )  # fmt: skip
 
     def verify(self, subject: Subject, made: Made, final: onnx.ModelProto) -> Verification:
         """What the trial found already: it takes nothing that is not exact and in order."""

@@ -56,13 +56,15 @@ class Made:
     """A plan as a file for one target.
 
     `rewritten` has its nodes in plan order; `model` is what is written (the same, or a form of it).
-    `measured` is the figure that `--mem` limits. `static` is the static plan, where one was made;
-    `details` are what a target has to tell beside all that, for its part of the report.
+    `measured` is the figure that `--mem` limits, `expected_bytes` what was expected of it. `static`
+    is the static plan, where one was made; `details` are what a target has to tell beside all that,
+    for its part of the report.
     """
 
     rewritten: Rewritten
     model: onnx.ModelProto
     measured: PeakMeasurement
+    expected_bytes: int
     static: StaticPlan | None = None
     details: object = None
 
@@ -132,7 +134,7 @@ class Target(ABC):
         """What the text report says of this target alone."""
         whole = " of whole nodes" if result.tiling is not None else ""
         bound = f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"
-        planned = f"planned {format_bytes(result.plan.peak_bytes)}"
+        planned = f"planned {format_bytes(result.expected_bytes)}"
         opened = f'onnxremat.open_session("{result.output}")'
         return TargetReport(opened, ((f"lower bound{whole}", bound),), planned)
 
