@@ -41,13 +41,14 @@ import onnx
 from benchmarks import tables
 from benchmarks.tables import commit
 from onnxremat.errors import OnnxrematError
+from onnxremat.execution_order import default_order, priority_order
+from onnxremat.importer.nodes import is_constant
 from onnxremat.memory import profile
 from onnxremat.plan import Limits, Problem
 from onnxremat.planners import PLANNERS
 from onnxremat.prepare import Feed, Options, prepare, prepare_feed
 from onnxremat.runtimes.library import RUNTIME_VERSION, ort
 from onnxremat.runtimes.measure import in_memory, measure_activation, measure_resident
-from onnxremat.runtimes.order import default_order, is_constant, priority_order
 from onnxremat.runtimes.predict import Prediction, predict
 from onnxremat.runtimes.predict_stock import less_slack, stock_sessions
 from onnxremat.runtimes.process import ModelSource, run_job

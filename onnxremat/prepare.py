@@ -16,6 +16,7 @@ import onnx
 
 from onnxremat.bounds import op_bytes
 from onnxremat.errors import ModelError, UsageError, VerificationError
+from onnxremat.execution_order import EAGER_OPS
 from onnxremat.importer import (
     Binding,
     ImportedModel,
@@ -45,7 +46,7 @@ from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.record import read_record
-from onnxremat.runtimes.rules import EAGER_OPS, VIEW_OPS
+from onnxremat.runtimes.rules import VIEW_OPS
 from onnxremat.runtimes.run_limit import RUN_SECONDS, limit_runs
 from onnxremat.runtimes.settle import kept_single, settled
 from onnxremat.runtimes.watching import Listener

@@ -13,6 +13,7 @@ import onnx
 from onnxremat.errors import UsageError, VerificationError
 from onnxremat.importer import LoadedModel, load
 from onnxremat.importer.load import given_inputs
+from onnxremat.importer.nodes import is_constant
 from onnxremat.importer.purity import is_pure
 from onnxremat.prepare import (
     Feed,
@@ -33,7 +34,6 @@ from onnxremat.runtimes.measure import (
     run_outputs,
 )
 from onnxremat.runtimes.measure_time import MEASURE_SECONDS, PEAK_SHARE, TIMES_SHARE
-from onnxremat.runtimes.order import is_constant
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import inner_nodes, seen_run
 from onnxremat.runtimes.recipe import STOCK, ExecutionOrder, OptimizationLevel, Recipe

@@ -25,11 +25,11 @@ from onnxremat.importer.external import (
     external_location,
     external_tensors,
 )
+from onnxremat.importer.nodes import LAYOUT_DOMAIN
 from onnxremat.runtimes.library import RUNTIME_VERSION
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.recipe import OptimizationLevel, Recipe
 
-LAYOUT_DOMAIN = "com.microsoft.nchwc"
 _PROTOBUF_LIMIT_BYTES = 2**31 - 1
 _FIRST_IR_WITHOUT_WEIGHTS_AS_INPUTS = 4
 

@@ -20,9 +20,8 @@ import onnx
 from onnxremat.errors import UsageError
 from onnxremat.runtimes.allocation import AllocationKind, AllocationPlan, Buffer, plan_allocations
 from onnxremat.runtimes.arena import CPU_ARENA, TABLE_SHARE, Arena, Request
-from onnxremat.runtimes.order import emulated_order
 from onnxremat.runtimes.pattern import MemoryPattern, lay_out
-from onnxremat.runtimes.profiling import RunProfile, inner_nodes
+from onnxremat.runtimes.profiling import RunProfile, emulated_order, inner_nodes
 from onnxremat.runtimes.provable import ProvableType
 from onnxremat.runtimes.recipe import CPU_PROVIDER, OptimizationLevel, Recipe
 from onnxremat.runtimes.scratch import (

@@ -18,8 +18,8 @@ from typing import Any
 import onnx
 
 from onnxremat.errors import ModelError
+from onnxremat.importer.nodes import is_constant
 from onnxremat.runtimes.child import run_child
-from onnxremat.runtimes.order import is_constant
 from onnxremat.runtimes.process import RESULT, one_line
 from onnxremat.runtimes.profiling import RunProfile
 from onnxremat.runtimes.recipe import Recipe

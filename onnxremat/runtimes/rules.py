@@ -21,9 +21,6 @@ VIEW_OPS = frozenset(
 """Their first output is a view of their first input. (Cast to the same type is not one: it is
 written in place. Dropout is not one in any opset: it copies.)"""
 
-EAGER_OPS = frozenset({"Shape", "Size"})
-"""Started as soon as their input exists, whatever the order of the file says."""
-
 _FIRST = ((0, 0),)
 _UNARY = (
     "Cast",

@@ -13,10 +13,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxremat.errors import ModelError
+from onnxremat.execution_order import default_order
 from onnxremat.importer.nodes import captured
 from onnxremat.runtimes.compare import different_names
 from onnxremat.runtimes.measure import in_memory, run_outputs
-from onnxremat.runtimes.order import default_order
 from onnxremat.runtimes.recipe import STOCK
 from onnxremat_rewriters.recompute import MARK
 from onnxremat_rewriters.stock import (
