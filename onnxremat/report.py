@@ -15,15 +15,17 @@ from onnxremat.auditing import Audit, HeldTensor
 from onnxremat.plan import PlanStatus
 from onnxremat.rewriting import RewriteResult
 from onnxremat.runtimes.compare import Rounding
+from onnxremat.runtimes.executed_steps import OrderCheck
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMethod
 from onnxremat.runtimes.recipe import ExecutionOrder
 from onnxremat.tables import columns, table
+from onnxremat.targets.stock_trial import StockResult
 from onnxremat.text import printable
 from onnxremat.tiling import TilingPlan
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat.verification import Verification
-from onnxremat_rewriters.stock import OrderCheck, StockModel, StockResult
+from onnxremat_rewriters.stock import StockModel
 from onnxremat_rewriters.substitutes import Replaced
 
 _HELD_SHOWN = 10

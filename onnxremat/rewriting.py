@@ -35,10 +35,10 @@ from onnxremat.runtimes.measure import PeakMeasurement
 from onnxremat.runtimes.recipe import ExecutionOrder, Recipe
 from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record
 from onnxremat.targets import Target, as_executed, make_target, own_schedule
+from onnxremat.targets.stock_trial import StockResult
 from onnxremat.tiling import TilingPlan
 from onnxremat.units import MemoryLimit, parse_limit
 from onnxremat.verification import Verification, require, same_from_the_start
-from onnxremat_rewriters.stock import StockResult
 from onnxremat_rewriters.substitutes import Replaced
 
 

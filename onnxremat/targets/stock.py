@@ -11,6 +11,7 @@ from onnxremat.runtimes.measure import in_memory, run_outputs
 from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES, Prediction, predict
 from onnxremat.runtimes.recipe import STOCK, ExecutionOrder, OptimizationLevel
 from onnxremat.runtimes.rules import STOCK_RULES
+from onnxremat.targets.stock_trial import LONGEST_TIME_RATIO, StockResult, StockTrial
 from onnxremat.targets.target import Made, Target, expected_profile, write_plan
 from onnxremat.verification import (
     WITH_DEFAULTS,
@@ -19,8 +20,6 @@ from onnxremat.verification import (
     resident_peak,
 )
 from onnxremat_rewriters.recompute import Rewritten
-from onnxremat_rewriters.stock import StockResult, StockTrial
-from onnxremat_rewriters.stock.choose import LONGEST_TIME_RATIO
 
 _WARM_PERCENTS = (0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 30)
 

@@ -18,11 +18,11 @@ from onnxremat.runtimes.measure import PeakMeasurement
 from onnxremat.runtimes.profiling import RunProfile, carried_profile
 from onnxremat.runtimes.recipe import ExecutionOrder, Recipe
 from onnxremat.schedule import Schedule, given_order, with_eager_ops, without_unread
+from onnxremat.targets.stock_trial import StockResult
 from onnxremat.verification import Verification, verify
 from onnxremat_rewriters.embed import embed_order
 from onnxremat_rewriters.recompute import Rewritten, apply_schedule
 from onnxremat_rewriters.release import release
-from onnxremat_rewriters.stock import StockResult
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from onnxremat.runtimes.wire import Array, write_arrays
 from onnxremat.temporary import temporary_folder
 
 _REQUEST, _RESULT, _MODEL = "request.json", "result.json", "model.onnx"
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKER = Path(__file__).with_name("session_worker.py")
 
 
 @dataclass(frozen=True)
