@@ -47,6 +47,7 @@ from onnxremat.memory import profile
 from onnxremat.plan import Limits, Problem
 from onnxremat.planners import PLANNERS
 from onnxremat.prepare import Feed, Options, prepare, prepare_feed
+from onnxremat.runtimes import worker_actions
 from onnxremat.runtimes.library import RUNTIME_VERSION, ort
 from onnxremat.runtimes.measure import in_memory, measure_activation, measure_resident
 from onnxremat.runtimes.predict import Prediction, predict
@@ -177,7 +178,9 @@ def executed(found: Subject, order: ExecutionOrder) -> list[int]:
     """Nodes of a model as the runtime ran them."""
     source = ModelSource(model=named_copy(found.model), base_dir=found.feed.loaded.base_dir)
     recipe = replace(found.recipe(RECIPE), execution_order=order)
-    with run_job("profile", [source], [recipe], found.feed.inputs, options={"runs": 1}) as job:
+    with run_job(
+        worker_actions.profile, [source], [recipe], found.feed.inputs, options={"runs": 1}
+    ) as job:
         events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
         stats = (job.folder / job.answer["stats"]).read_text(encoding="utf-8")
     return list(read_profile(found.model, events, stats).order)

@@ -14,6 +14,7 @@ import onnx
 
 from onnxremat.errors import ModelError
 from onnxremat.importer.nodes import attribute, reads
+from onnxremat.runtimes import worker_actions
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.profiling import executed_inner_nodes, inner_nodes, named_copy
 from onnxremat.runtimes.recipe import Recipe
@@ -106,7 +107,7 @@ def taken_branch(
     a child. Raises ModelError if the runtime refuses, or if neither branch has a node that ran.
     """
     source = ModelSource(model=named_copy(model), base_dir=Path(base_dir))
-    with run_job("profile", [source], [recipe], inputs, options={"runs": 1}) as job:
+    with run_job(worker_actions.profile, [source], [recipe], inputs, options={"runs": 1}) as job:
         events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
     ran = set(executed_inner_nodes(events, index))
     number = 0

@@ -22,6 +22,7 @@ from onnxremat.execution_order import default_order, priority_order
 from onnxremat.importer.inference import infer_shapes
 from onnxremat.importer.nodes import is_constant
 from onnxremat.importer.values import ValueType, runtime_dtype
+from onnxremat.runtimes import worker_actions
 from onnxremat.runtimes.measure_time import HEAP_SHARE, MEASURE_SECONDS, PROFILE_SHARE
 from onnxremat.runtimes.node_heap import CountedHeap, count_heap
 from onnxremat.runtimes.process import ModelSource, run_job
@@ -180,7 +181,7 @@ def _profiled(
     options = {"runs": runs, "seconds": seconds}
     try:
         with run_job(
-            "profile", [source], [recipe], inputs, options=options, listener=listener
+            worker_actions.profile, [source], [recipe], inputs, options=options, listener=listener
         ) as job:
             events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
             stats = (job.folder / job.answer["stats"]).read_text(encoding="utf-8")

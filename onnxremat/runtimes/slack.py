@@ -14,6 +14,7 @@ from pathlib import Path
 
 import onnx
 
+from onnxremat.runtimes import slack_actions
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.recipe import Recipe
 from onnxremat.runtimes.wire import Array
@@ -53,5 +54,7 @@ def load_slack(
         [{"bytes": use.nbytes, "written": list(use.written())} for use in state] for state in uses
     ]
     source = ModelSource(model=model, base_dir=Path(base_dir))
-    with run_job("slack", [source], [recipe], inputs, options={"states": states}) as job:
+    with run_job(
+        slack_actions.slack, [source], [recipe], inputs, options={"states": states}
+    ) as job:
         return tuple(job.answer["slack_bytes"])
