@@ -39,6 +39,7 @@ import numpy as np
 import onnx
 
 from benchmarks import tables
+from benchmarks.instruments.predict_stock import less_slack, stock_sessions
 from benchmarks.tables import commit
 from onnxremat.errors import OnnxrematError
 from onnxremat.execution_order import default_order, priority_order
@@ -51,7 +52,6 @@ from onnxremat.runtimes import worker_actions
 from onnxremat.runtimes.library import RUNTIME_VERSION, ort
 from onnxremat.runtimes.measure import in_memory, measure_activation, measure_resident
 from onnxremat.runtimes.predict import Prediction, predict
-from onnxremat.runtimes.predict_stock import less_slack, stock_sessions
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.profiling import (
     RunProfile,

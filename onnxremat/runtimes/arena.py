@@ -54,6 +54,14 @@ CUDA_ARENA_EXACT = ArenaSettings(extend=ExtendStrategy.SAME_AS_REQUESTED)
 """The CUDA provider's arena with `arena_extend_strategy` kSameAsRequested."""
 
 
+@dataclass(frozen=True)
+class RegionUse:
+    """A region of an arena: its size, and for each page whether it was written (1) or not (0)."""
+
+    nbytes: int
+    pages: bytes
+
+
 class ArenaFullError(OnnxrematError):
     """A request that does not fit under the limit of the arena."""
 

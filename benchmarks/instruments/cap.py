@@ -23,8 +23,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from benchmarks.instruments import cap_actions
 from onnxremat.errors import UsageError
-from onnxremat.runtimes import cap_actions
 from onnxremat.runtimes.measure import Model
 from onnxremat.runtimes.process import MALLOC_THRESHOLD_BYTES, ModelSource, one_line, run_job
 from onnxremat.runtimes.recipe import CPU_PROVIDER, RECIPE, Recipe
