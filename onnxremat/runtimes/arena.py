@@ -50,9 +50,6 @@ class ArenaSettings:
 CPU_ARENA = ArenaSettings()
 """What `enable_cpu_mem_arena` turns on."""
 
-CUDA_ARENA_EXACT = ArenaSettings(extend=ExtendStrategy.SAME_AS_REQUESTED)
-"""The CUDA provider's arena with `arena_extend_strategy` kSameAsRequested."""
-
 
 @dataclass(frozen=True)
 class RegionUse:
