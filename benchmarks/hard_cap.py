@@ -3,7 +3,7 @@
     python -m benchmarks.hard_cap --shared FOLDER [--only NAME] [--markdown FILE] [--threads N]
 
 `--shared` has `training/*.onnx`. Each graph is rewritten to its limit. Then the runtime's arena is
-limited (see `onnxremat.runtimes.cap`), with the same session options for both models: the recipe's,
+limited (see `instruments.cap`), with the same session options for both models: the recipe's,
 with the arena. The contract: at a cap of packed weights + predicted arena peak of the rewritten
 model + 5%, the rewritten model loads and runs twice, and the original does not. It is tried with
 regions as large as the requests, and with the whole cap as one region. Beside it stands the
@@ -21,12 +21,12 @@ from pathlib import Path
 
 import onnx
 
+from benchmarks.instruments.cap import CappedRun, Regions, measure_arena, run_capped, smallest_cap
+from benchmarks.instruments.cap_prediction import ArenaPrediction, predict_arena
 from benchmarks.tables import commit, markdown
 from onnxremat.errors import OnnxrematError
 from onnxremat.prepare import Feed, Options, prepare_feed
 from onnxremat.rewriting import rewrite
-from onnxremat.runtimes.cap import CappedRun, Regions, measure_arena, run_capped, smallest_cap
-from onnxremat.runtimes.cap_prediction import ArenaPrediction, predict_arena
 from onnxremat.runtimes.library import RUNTIME_VERSION
 from onnxremat.runtimes.measure import in_memory
 from onnxremat.runtimes.profiling import profile_run

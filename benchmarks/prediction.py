@@ -39,17 +39,19 @@ import numpy as np
 import onnx
 
 from benchmarks import tables
+from benchmarks.instruments.predict_stock import less_slack, stock_sessions
 from benchmarks.tables import commit
 from onnxremat.errors import OnnxrematError
+from onnxremat.execution_order import default_order, priority_order
+from onnxremat.importer.nodes import is_constant
 from onnxremat.memory import profile
 from onnxremat.plan import Limits, Problem
 from onnxremat.planners import PLANNERS
 from onnxremat.prepare import Feed, Options, prepare, prepare_feed
+from onnxremat.runtimes import worker_actions
 from onnxremat.runtimes.library import RUNTIME_VERSION, ort
 from onnxremat.runtimes.measure import in_memory, measure_activation, measure_resident
-from onnxremat.runtimes.order import default_order, is_constant, priority_order
 from onnxremat.runtimes.predict import Prediction, predict
-from onnxremat.runtimes.predict_stock import less_slack, stock_sessions
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.profiling import (
     RunProfile,
@@ -176,7 +178,9 @@ def executed(found: Subject, order: ExecutionOrder) -> list[int]:
     """Nodes of a model as the runtime ran them."""
     source = ModelSource(model=named_copy(found.model), base_dir=found.feed.loaded.base_dir)
     recipe = replace(found.recipe(RECIPE), execution_order=order)
-    with run_job("profile", [source], [recipe], found.feed.inputs, options={"runs": 1}) as job:
+    with run_job(
+        worker_actions.profile, [source], [recipe], found.feed.inputs, options={"runs": 1}
+    ) as job:
         events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
         stats = (job.folder / job.answer["stats"]).read_text(encoding="utf-8")
     return list(read_profile(found.model, events, stats).order)

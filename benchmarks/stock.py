@@ -41,11 +41,11 @@ from onnxremat.prepare import Options, prepare
 from onnxremat.rewriting import rewrite
 from onnxremat.runtimes.measure import measure_activation
 from onnxremat.runtimes.rules import RECIPE_RULES
+from onnxremat.runtimes.session_memory import SessionMemory
 from onnxremat.schedule import given_order, with_eager_ops
 from onnxremat.targets.stock import StockTarget
+from onnxremat.targets.stock_trial import FIRST_RUN_NOISE_BYTES, LONGEST_TIME_RATIO, StockResult
 from onnxremat.units import parse_limit
-from onnxremat_rewriters.stock import SessionMemory, StockResult
-from onnxremat_rewriters.stock.choose import FIRST_RUN_NOISE_BYTES, LONGEST_TIME_RATIO
 
 REQUIRED_SAVING = 0.45
 PLANNING_SECONDS = 10.0

@@ -37,7 +37,7 @@ from onnxremat.text import printable
 from onnxremat.units import format_bytes, parse_bytes, parse_limit
 
 if TYPE_CHECKING:
-    from onnxremat.explain import Attempt
+    from onnxremat.attempt import Attempt
     from onnxremat.prepare import ProgressReport
 
 _COMMANDS = ("rewrite", "audit", "frontier", "verify", "planners")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from onnxremat.targets import DEFAULT, TARGETS
+from onnxremat.target_table import DEFAULT, TARGETS
 
 Model = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
 Rewritten = Annotated[Path, typer.Argument(help="The rewritten file.", show_default=False)]

@@ -1,6 +1,6 @@
 """Depth-first post-orders: the orders that a search from the leaves of a graph can give.
 
-ONNX Runtime's DEFAULT order is such a search (`onnxremat.runtimes.order`): the leaves, and the
+ONNX Runtime's DEFAULT order is such a search (`onnxremat.execution_order`): the leaves, and the
 producers of a node, are visited from the highest position in the file to the lowest, and a node
 executes when all its producers have. A producer that another one depends on stands below it in
 every file, so it is always reached through that one: nothing is chosen there. All other choices are

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from onnxremat.text import printable
 
 if TYPE_CHECKING:
-    from onnxremat.explain import Attempt
+    from onnxremat.attempt import Attempt
 
 LONGEST_MESSAGE = 2000
 """Characters of a message; the middle of a longer one is left out."""

@@ -1,44 +1,17 @@
-"""Every plan that was made for a limit, and what became of it: what `--explain` prints."""
+"""Every plan that was made for a limit, and what became of it, as the table of `--explain`."""
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from onnxremat.attempt import Attempt
 from onnxremat.tables import columns
 from onnxremat.text import printable
 from onnxremat.units import format_bytes
-
-TAKEN = "taken"
-"""The outcome of the plan that is written."""
-WHOLE_OPS = "whole ops"
-"""Said of what is planned where nothing is cut."""
 
 WIDTH = 100
 """Columns of the table."""
 _BY_SHOWN = 20
 _INDENT = "    "
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A plan and what became of it.
-
-    `of`: what was planned, whole ops or tiles. `target_bytes`: what the planner was to keep by the
-    model of memory, None for the smallest peak. `planned_bytes`: the peak by that model;
-    `expected_bytes`: by the emulation of the runtime, None if it was not asked; `measured_bytes`:
-    in the runtime, None if it did not come to that. `extra_time`: the share of one pass of whole
-    ops that is added. `outcome`: TAKEN, or why it was not. `seconds`: of all that, on the wall.
-    """
-
-    of: str
-    by: str
-    target_bytes: int | None
-    planned_bytes: int
-    expected_bytes: int | None
-    measured_bytes: int | None
-    extra_time: float
-    outcome: str
-    seconds: float
 
 
 def attempts_text(attempts: Sequence[Attempt]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from onnxremat.auditing import Floor, find_floor
 from onnxremat.errors import ModelError, UsageError
+from onnxremat.execution_order import EAGER_OPS
 from onnxremat.files import check_outputs
 from onnxremat.graph import Graph
 from onnxremat.importer import LoadedModel, import_model, infer_types, load
@@ -27,7 +28,7 @@ from onnxremat.prepare import (
     prepare_planner,
     silent,
 )
-from onnxremat.runtimes.rules import EAGER_OPS, VIEW_OPS
+from onnxremat.runtimes.rules import VIEW_OPS
 from onnxremat.schedule import given_order, with_eager_ops
 from onnxremat.targets.recipe import RecipeTarget
 from onnxremat.tiling import Tiling, choose_regions

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from onnxremat.attempt import TAKEN, WHOLE_OPS, Attempt
 from onnxremat.bounds import PeakBound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
-from onnxremat.explain import TAKEN, WHOLE_OPS, Attempt
 from onnxremat.plan import Plan
 from onnxremat.planning import PlanMissedError, PlanningTime
 from onnxremat.prepare import Subject

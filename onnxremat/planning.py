@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
+from onnxremat.attempt import TAKEN, WHOLE_OPS, Attempt
 from onnxremat.bounds import PeakBound
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
-from onnxremat.explain import TAKEN, WHOLE_OPS, Attempt
 from onnxremat.plan import Limits, Plan, Planner, Problem
 from onnxremat.schedule import Schedule
 from onnxremat.units import format_bytes

@@ -16,6 +16,7 @@ import onnx
 
 from onnxremat.bounds import op_bytes
 from onnxremat.errors import ModelError, UsageError, VerificationError
+from onnxremat.execution_order import EAGER_OPS
 from onnxremat.importer import (
     Binding,
     ImportedModel,
@@ -45,13 +46,13 @@ from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.record import read_record
-from onnxremat.runtimes.rules import EAGER_OPS, VIEW_OPS
+from onnxremat.runtimes.rules import VIEW_OPS
 from onnxremat.runtimes.run_limit import RUN_SECONDS, limit_runs
 from onnxremat.runtimes.settle import kept_single, settled
 from onnxremat.runtimes.watching import Listener
 from onnxremat.runtimes.wire import Array
 from onnxremat.stages import COMPILING
-from onnxremat.targets import TargetInfo, chosen_target
+from onnxremat.target_table import TargetInfo, chosen_target
 from onnxremat_rewriters.release import Released, release
 from onnxremat_rewriters.stock import is_stock
 from onnxremat_rewriters.substitutes import Replaced, Substitution, substitute

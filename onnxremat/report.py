@@ -15,16 +15,17 @@ from onnxremat.auditing import Audit, HeldTensor
 from onnxremat.explain import attempts_text
 from onnxremat.rewriting import RewriteResult
 from onnxremat.runtimes.compare import Rounding
+from onnxremat.runtimes.executed_steps import OrderCheck
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMethod
 from onnxremat.runtimes.recipe import ExecutionOrder
 from onnxremat.tables import columns, table
-from onnxremat.targets import TARGETS
+from onnxremat.target_table import TARGETS
 from onnxremat.text import printable
 from onnxremat.tiling import TilingPlan
 from onnxremat.units import format_bytes, format_seconds
 from onnxremat.verification import Verification
-from onnxremat_rewriters.stock import OrderCheck, StockModel
+from onnxremat_rewriters.stock import StockModel
 from onnxremat_rewriters.substitutes import Replaced
 
 _HELD_SHOWN = 10

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import onnx
 
+from onnxremat.attempt import Attempt
 from onnxremat.attempts import Attempts, substituted
 from onnxremat.auditing import Floor, Peak, estimated_nodes, find_floor, find_peak
 from onnxremat.errors import ModelError, UsageError
-from onnxremat.explain import Attempt
 from onnxremat.files import check_outputs, external_copies, write_files
 from onnxremat.importer import declare_sizes, load
 from onnxremat.interrupts import PLACING

@@ -21,11 +21,6 @@ def printable(text: str, longest: int | None = None) -> str:
     return text if longest is None else _shortened(text, longest)
 
 
-def printable_lines(text: str) -> str:
-    """`printable` for text that is made of lines, which stay."""
-    return "\n".join(printable(line) for line in text.split("\n"))
-
-
 def _shortened(text: str, longest: int) -> str:
     if len(text) <= longest:
         return text

@@ -13,6 +13,7 @@ import onnx
 from onnxremat.errors import UsageError, VerificationError
 from onnxremat.importer import LoadedModel, load
 from onnxremat.importer.load import given_inputs
+from onnxremat.importer.nodes import is_constant
 from onnxremat.importer.purity import is_pure
 from onnxremat.prepare import (
     Feed,
@@ -24,6 +25,7 @@ from onnxremat.prepare import (
     stage,
 )
 from onnxremat.runtimes.compare import Rounding, different_names, rounding
+from onnxremat.runtimes.executed_steps import check_order
 from onnxremat.runtimes.measure import (
     PeakMeasurement,
     PeakMethod,
@@ -33,14 +35,14 @@ from onnxremat.runtimes.measure import (
     run_outputs,
 )
 from onnxremat.runtimes.measure_time import MEASURE_SECONDS, PEAK_SHARE, TIMES_SHARE
-from onnxremat.runtimes.order import is_constant
 from onnxremat.runtimes.process import ModelSource
 from onnxremat.runtimes.profiling import inner_nodes, seen_run
 from onnxremat.runtimes.recipe import STOCK, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.record import PlanRecord, file_record
+from onnxremat.runtimes.session_memory import SessionMemory, measure_session
 from onnxremat.runtimes.wire import Array
 from onnxremat.units import format_bytes
-from onnxremat_rewriters.stock import SessionMemory, check_order, measure_session, read_stock
+from onnxremat_rewriters.stock import read_stock
 
 WITHOUT_OPTIMIZATIONS = "the original without optimizations"
 MOST_ROUNDING = 1e-3

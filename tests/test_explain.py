@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from onnxremat.attempt import TAKEN, Attempt
 from onnxremat.errors import InfeasibleError, NoPlanFoundError
-from onnxremat.explain import TAKEN, WIDTH, Attempt, attempts_text
+from onnxremat.explain import WIDTH, attempts_text
 from onnxremat.prepare import Options
 from onnxremat.report import explained_text, rewrite_text
 from onnxremat.rewriting import rewrite

@@ -11,7 +11,7 @@ from onnxremat.errors import UsageError
 from onnxremat.prepare import Options, prepare
 from onnxremat.report import as_json, rewrite_text
 from onnxremat.rewriting import outputs, rewrite
-from onnxremat.targets import TARGETS
+from onnxremat.target_table import TARGETS
 from onnxremat.targets.target import Target
 from onnxremat.units import parse_limit
 from tests.test_rewrite import diamond

@@ -13,13 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxremat
 from onnxremat.errors import InfeasibleError, ModelError, UsageError
+from onnxremat.importer.nodes import LAYOUT_DOMAIN
 from onnxremat.plan import Plan, Problem, make_plan
 from onnxremat.prepare import Options, Subject, prepare
 from onnxremat.report import as_json, rewrite_text
 from onnxremat.rewriting import rewrite
 from onnxremat.runtimes import session as session_module
 from onnxremat.runtimes.compare import Rounding, rounding
-from onnxremat.runtimes.optimize import LAYOUT_DOMAIN
 from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record, read_record
 from onnxremat.schedule import given_order, with_eager_ops
 from onnxremat.targets.stock import StockTarget

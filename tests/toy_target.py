@@ -7,7 +7,7 @@ from onnxremat.memory import MemoryRules, profile
 from onnxremat.plan import Plan
 from onnxremat.prepare import Options, ProgressReport, Subject, silent
 from onnxremat.runtimes.measure import PeakMeasurement, PeakMethod
-from onnxremat.targets import Refusal, TargetInfo
+from onnxremat.target_table import Refusal, TargetInfo
 from onnxremat.targets.target import Forecast, Made, Target, own_schedule, write_plan
 
 TOY = TargetInfo(

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from onnx import ModelProto, NodeProto
 
-from onnxremat.costs import DEFAULT_COSTS, CostModel, op_cost
 from onnxremat.graph import Graph, Op, Tensor, TensorKind
 from onnxremat.importer.constants import Constants, find_constants
+from onnxremat.importer.costs import DEFAULT_COSTS, CostModel, op_cost
 from onnxremat.importer.load import LoadedModel, given_inputs
 from onnxremat.importer.nodes import captured, op_key
 from onnxremat.importer.purity import inference_dropout, is_recomputable

@@ -6,7 +6,8 @@ from typing import Any
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
-
+LAYOUT_DOMAIN = "com.microsoft.nchwc"
+"""Of the ops that ONNX Runtime puts in for the blocked layout of convolutions."""
 
 _BARE_DOMAINS = (*DEFAULT_DOMAINS, "com.microsoft")
 
@@ -18,6 +19,11 @@ def op_key(node: NodeProto) -> str:
     it uses memory, so both are named alike.
     """
     return node.op_type if node.domain in _BARE_DOMAINS else f"{node.domain}::{node.op_type}"
+
+
+def is_constant(node: NodeProto) -> bool:
+    """Whether a node is a Constant: it becomes an initializer at load and does not execute."""
+    return node.op_type == "Constant" and node.domain in DEFAULT_DOMAINS
 
 
 def attribute(node: NodeProto, name: str, default: Any = None) -> Any:

@@ -28,18 +28,12 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxremat.planners._chain import Chain, Kind, Operation, Operations
+from onnxremat.planners._chain_times import LONGEST_TIME, NO_TIME
 from onnxremat.planners._engine import usable_processors
 from onnxremat.planners._stopping import Stop, ask, never
 
 SLOTS = 500
 """Into how many slots memory is cut (section 5.2)."""
-
-NO_TIME = 1 << 29
-"""Infinite, in tables of 32-bit integers."""
-
-LONGEST_TIME = 1 << 28
-"""Makespans in a table stay below it. Times are rounded to units so that n passes over the chain
-do: where n passes take fewer units of the caller, nothing is rounded."""
 
 PARALLEL_FROM = 96
 """Stages from which on the tables of C_MP are filled by several threads."""

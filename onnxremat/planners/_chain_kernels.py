@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from onnxremat.planners._chain_dp import LONGEST_TIME, NO_TIME
+from onnxremat.planners._chain_times import LONGEST_TIME, NO_TIME
 from onnxremat.planners._jit import entry, kernel
 
 Ints = npt.NDArray[np.int64]

@@ -22,6 +22,8 @@ KERNEL_FILES = (
     "_anneal",
     "_beam",
     "_chain_kernels",
+    "_chain_times",
+    "_lower_set_arrays",
     "_lower_set_kernels",
 )
 """The modules whose code ends up in compiled kernels."""

@@ -56,9 +56,6 @@ REMOVE = -2
 JOURNAL_ENTRIES = 400
 """The most executions that one move may add and remove."""
 
-WANTED_ENTRIES = 64
-"""The most executions that one move may ask for."""
-
 
 class State(NamedTuple):
     """The arrays; their rows are named above."""

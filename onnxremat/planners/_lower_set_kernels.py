@@ -12,7 +12,7 @@ the caller's to fill.
 import numpy as np
 
 from onnxremat.planners._jit import entry, kernel
-from onnxremat.planners._lower_sets import NO_CACHE, Arrays, Ints
+from onnxremat.planners._lower_set_arrays import NO_CACHE, Arrays, Ints
 
 
 @kernel

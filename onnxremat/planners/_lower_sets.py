@@ -17,19 +17,17 @@ units in all; below that they are exact.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from onnxremat.planners._lower_set_arrays import NO_CACHE, Arrays, Ints
 from onnxremat.planners._stopping import Stop, StoppedError, ask, never
 
 TIME_UNITS = 4096
 
 MOST_SETS = 40_000
 """Lower sets looked at by the exact search at most: it takes their number squared in steps."""
-
-NO_CACHE = 1 << 62
 
 FIRST_ENTRIES = 1 << 16
 
@@ -165,34 +163,6 @@ def reachability_family(graph: ForwardGraph) -> list[int]:
             own |= below[u]
         below.append(own)
     return list({*below, graph.everything} - {0})
-
-
-Ints = npt.NDArray[np.int64]
-
-
-class Arrays(NamedTuple):
-    """A family as the kernels read it: see `_lower_set_kernels`."""
-
-    bits: npt.NDArray[np.uint64]
-    mass: Ints
-    span: Ints
-    beside: Ints
-    rim_start: Ints
-    rim: Ints
-    sizes: Ints
-    times: Ints
-
-    def only(self, chosen: npt.NDArray[np.bool_]) -> "Arrays":
-        """Some of the sets."""
-        lengths = np.diff(self.rim_start)
-        return self._replace(
-            bits=self.bits[chosen],
-            mass=self.mass[chosen],
-            span=self.span[chosen],
-            beside=self.beside[chosen],
-            rim_start=np.concatenate(([0], np.cumsum(lengths[chosen]))),
-            rim=self.rim[np.repeat(chosen, lengths)],
-        )
 
 
 class Family:

@@ -32,8 +32,7 @@ from enum import StrEnum
 
 import onnx
 
-from onnxremat.importer.nodes import op_key
-from onnxremat.runtimes.order import is_constant, node_reads
+from onnxremat.importer.nodes import is_constant, op_key, reads
 from onnxremat.runtimes.provable import ProvableType, same_size
 from onnxremat.runtimes.rules import INPLACE, VIEW_OPS
 
@@ -125,7 +124,7 @@ class _Planner:
         self._outputs = {value.name for value in graph.output}
         self._uses: dict[str, int] = dict.fromkeys(self._outputs, 1)
         for v in order:
-            for name in (*_reads(graph.node[v]), *filter(None, graph.node[v].output)):
+            for name in (*reads(graph.node[v]), *filter(None, graph.node[v].output)):
                 self._uses[name] = self._uses.get(name, 0) + 1
         self._groups: dict[str, _Group] = {}
         self._values: dict[str, ValuePlan] = {}
@@ -139,11 +138,10 @@ class _Planner:
 
     def execute(self, step: int, node: onnx.NodeProto) -> None:
         """Plan the outputs of a node, then count off what it read and made."""
-        reads = _reads(node)
         for position, name in enumerate(node.output):
             if name:
                 self._plan_output(step, node, position, name)
-        for name in reads:
+        for name in reads(node):
             group = self._groups.get(name)
             if group is not None:
                 group.last_read = step
@@ -213,14 +211,6 @@ class _Planner:
         group.uses -= 1
         if group.uses == 0:
             self._dead.appendleft(group)
-
-
-def _reads(node: onnx.NodeProto) -> list[str]:
-    """What a node reads, in the runtime's order: an input that stands twice counts twice, an outer
-    value that its subgraphs read counts once."""
-    inputs = [name for name in node.input if name]
-    captured = list(node_reads(node))[len(inputs) :]
-    return [*inputs, *dict.fromkeys(captured)]
 
 
 def _given_names(graph: onnx.GraphProto) -> set[str]:

@@ -50,8 +50,13 @@ class ArenaSettings:
 CPU_ARENA = ArenaSettings()
 """What `enable_cpu_mem_arena` turns on."""
 
-CUDA_ARENA_EXACT = ArenaSettings(extend=ExtendStrategy.SAME_AS_REQUESTED)
-"""The CUDA provider's arena with `arena_extend_strategy` kSameAsRequested."""
+
+@dataclass(frozen=True)
+class RegionUse:
+    """A region of an arena: its size, and for each page whether it was written (1) or not (0)."""
+
+    nbytes: int
+    pages: bytes
 
 
 class ArenaFullError(OnnxrematError):

@@ -1,6 +1,6 @@
 """Children: started in one way, out of reach of the terminal's Ctrl-C, ended with their parent.
 
-A child is a module that does the work in a folder (`worker` and its like), started through `start`.
+A child is a module that does the work in a folder (`worker`), started through `start`.
 It gets the parent's environment without what changes memory, threads and imports, and puts
 temporary files of its own into its folder. Ctrl-C on a terminal reaches the parent alone, which
 decides what becomes of the child.
@@ -26,13 +26,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnxremat
 from onnxremat.errors import ModelError
 from onnxremat.runtimes.job_object import close_handle, killed_on_close
 from onnxremat.runtimes.run_limit import current_limit
 
 START = "onnxremat.runtimes.start"
 _DROPPED = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "PYTHON", "OMP_", "KMP_", "ORT_", "MEMRAY_")
+_PACKAGES = Path(__file__).resolve().parents[2]
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _running: set[subprocess.Popen[str]] = set()
 
@@ -51,7 +51,7 @@ def run_child(
     malloc_threshold_bytes: int | None = None,
     budget_seconds: float = 0.0,
 ) -> Ended:
-    """Run `worker`, a module's name or a Python file, on `folder`, and wait for its end.
+    """Run the module named `worker` on `folder`, and wait for its end.
 
     The child is killed if the parent leaves by an exception. Raises ModelError if it does not end
     within the limit of runs (`run_limit`) and `budget_seconds`, the time that it is told to spend.
@@ -134,7 +134,7 @@ def child_environment(malloc_threshold_bytes: int | None) -> dict[str, str]:
     """The parent's environment without settings that change memory, threads or imports."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
     kept["PYTHONDONTWRITEBYTECODE"] = "1"
-    paths = [str(Path(onnxremat.__path__[0]).resolve().parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]
     if paths[0] == sysconfig.get_path("purelib"):
         del paths[0]  # in front of the standard library it would hide some of that
     kept["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

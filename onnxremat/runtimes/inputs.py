@@ -129,19 +129,6 @@ def load_inputs(
     return result
 
 
-def bound_dimensions(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, int]:
-    """The size of every named input dimension, as `inputs` have it.
-
-    Raises UsageError if an input is missing, has another rank, or sizes disagree.
-    """
-    bound: dict[str, int] = {}
-    for spec in input_specs(model):
-        if spec.name not in inputs:
-            raise UsageError(f"no value for input {spec.name!r}")
-        _check_shape(spec, inputs[spec.name].shape, bound)
-    return bound
-
-
 def _spec(value: onnx.ValueInfoProto) -> InputSpec:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":

@@ -1,11 +1,12 @@
-"""How wide the blocks of the blocked layout (NCHWc) are on this processor."""
+"""How wide the blocks of the blocked layout (NCHWc) are on this processor: the runtime is asked."""
 
 from functools import cache
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxremat.runtimes.optimize import LAYOUT_DOMAIN, optimize_offline
+from onnxremat.importer.nodes import LAYOUT_DOMAIN
+from onnxremat.runtimes.optimize import optimize_offline
 from onnxremat.runtimes.recipe import RECIPE, OptimizationLevel
 
 _NARROWEST = 8
@@ -33,3 +34,9 @@ def layout_width() -> int | None:
         for name in node.input[1:2]
     )
     return next(widths, None)
+
+
+def block_channels(model: ModelProto) -> int:
+    """Channels in a block of the values of `model` that lie in blocks; 0 if none does."""
+    blocked = any(node.domain == LAYOUT_DOMAIN for node in model.graph.node)
+    return (layout_width() or 0) if blocked else 0

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto, helper
 
+from onnxremat.execution_order import EAGER_OPS
+from onnxremat.importer.nodes import is_constant, reads
 from onnxremat.importer.values import ValueType
-from onnxremat.runtimes.order import is_constant, node_reads
-from onnxremat.runtimes.rules import EAGER_OPS
 
 _PREFIX = "onnxremat_mark_"
 _FEWEST_ELEMENTS = 1032
@@ -59,7 +59,7 @@ def marked_copy(
     elements = _FEWEST_ELEMENTS
     while elements * _ITEM_BYTES in taken:
         elements += _ALIGNED_BYTES // _ITEM_BYTES
-    read = {name for node in nodes for name in node_reads(node)}
+    read = {name for node in nodes for name in reads(node)}
     read.update(value.name for value in model.graph.output)
     placed = [node for node in nodes if is_constant(node)]
     last, marked = f"{_PREFIX}start", []

@@ -16,6 +16,7 @@ from typing import Any
 import onnx
 
 from onnxremat.errors import UsageError
+from onnxremat.runtimes import worker_actions
 from onnxremat.runtimes.process import MALLOC_THRESHOLD_BYTES, ModelSource, run_job
 from onnxremat.runtimes.recipe import Recipe
 from onnxremat.runtimes.watching import Listener
@@ -105,7 +106,9 @@ def measure_activation(
     """
     source = _source(model, runs)
     options = {"runs": runs, "seconds": seconds}
-    with run_job("heap", [source], [recipe], inputs, options=options, listener=listener) as job:
+    with run_job(
+        worker_actions.heap, [source], [recipe], inputs, options=options, listener=listener
+    ) as job:
         answer = job.answer
     if "unavailable" in answer:
         resident = measure_resident(model, inputs, recipe, runs)
@@ -134,7 +137,7 @@ def measure_resident(
     """
     source = _source(model, runs)
     with run_job(
-        "resident",
+        worker_actions.resident,
         [source],
         [recipe],
         inputs,
@@ -164,7 +167,9 @@ def measure_times(
         raise UsageError(f"{len(models)} models need as many recipes, not {len(recipes)}")
     sources = [_source(model, pairs) for model in models]
     options = {"pairs": pairs, "seconds": seconds}
-    with run_job("times", sources, recipes, inputs, options=options, listener=listener) as job:
+    with run_job(
+        worker_actions.times, sources, recipes, inputs, options=options, listener=listener
+    ) as job:
         rounds: list[list[float]] = job.answer["rounds_seconds"]
     columns = list(zip(*rounds, strict=True))
     first = columns[0]
@@ -183,7 +188,7 @@ def run_outputs(model: Model, inputs: Mapping[str, Array], recipe: Recipe) -> di
     if an output is something else (a map, an empty optional) or the runtime refuses.
     """
     arrays: dict[str, Array] = {}
-    with run_job("outputs", [_source(model, 1)], [recipe], inputs) as job:
+    with run_job(worker_actions.outputs, [_source(model, 1)], [recipe], inputs) as job:
         entries: list[dict[str, Any]] = job.answer["outputs"]
         for entry in entries:
             name = entry["name"]

@@ -13,6 +13,7 @@ import onnx
 
 from onnxremat.errors import ModelError
 from onnxremat.importer.values import ValueType
+from onnxremat.runtimes import worker_actions
 from onnxremat.runtimes.heap_trace import HeapTrace, Segment
 from onnxremat.runtimes.marks import MarkedModel, marked_copy
 from onnxremat.runtimes.process import ModelSource, run_job
@@ -74,7 +75,12 @@ def count_heap(
     options = {"mark_bytes": marked.mark_bytes, "seconds": seconds}
     try:
         with run_job(
-            "node_heaps", [source], [recipe], inputs, options=options, listener=listener
+            worker_actions.node_heaps,
+            [source],
+            [recipe],
+            inputs,
+            options=options,
+            listener=listener,
         ) as job:
             answer = job.answer
     except ModelError as error:

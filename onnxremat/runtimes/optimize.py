@@ -25,11 +25,12 @@ from onnxremat.importer.external import (
     external_location,
     external_tensors,
 )
+from onnxremat.importer.nodes import LAYOUT_DOMAIN
+from onnxremat.runtimes import worker_actions
 from onnxremat.runtimes.library import RUNTIME_VERSION
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.recipe import OptimizationLevel, Recipe
 
-LAYOUT_DOMAIN = "com.microsoft.nchwc"
 _PROTOBUF_LIMIT_BYTES = 2**31 - 1
 _FIRST_IR_WITHOUT_WEIGHTS_AS_INPUTS = 4
 
@@ -94,7 +95,7 @@ def written_by_runtime(model: ModelProto, base_dir: Path | str, settings: Recipe
     """
     base = Path(base_dir)
     source = ModelSource(model=model, base_dir=base)
-    with run_job("optimize", [source], [settings], {}) as job:
+    with run_job(worker_actions.optimize, [source], [settings], {}) as job:
         made = onnx.load(job.folder / job.answer["optimized"], load_external_data=False)
         _restore_weights(made, job.folder, model, base)
     return made

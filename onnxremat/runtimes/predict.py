@@ -19,10 +19,9 @@ import onnx
 
 from onnxremat.errors import UsageError
 from onnxremat.runtimes.allocation import AllocationKind, AllocationPlan, Buffer, plan_allocations
-from onnxremat.runtimes.arena import CPU_ARENA, TABLE_SHARE, Arena, Request
-from onnxremat.runtimes.order import emulated_order
+from onnxremat.runtimes.arena import CPU_ARENA, TABLE_SHARE, Arena, RegionUse, Request
 from onnxremat.runtimes.pattern import MemoryPattern, lay_out
-from onnxremat.runtimes.profiling import RunProfile, inner_nodes
+from onnxremat.runtimes.profiling import RunProfile, emulated_order, inner_nodes
 from onnxremat.runtimes.provable import ProvableType
 from onnxremat.runtimes.recipe import CPU_PROVIDER, OptimizationLevel, Recipe
 from onnxremat.runtimes.scratch import (
@@ -33,7 +32,6 @@ from onnxremat.runtimes.scratch import (
     scratch_of,
     value_bytes,
 )
-from onnxremat.runtimes.slack import RegionUse
 
 BOOKKEEPING_BYTES = 500
 BOOKKEEPING_NODE_BYTES = 100

@@ -9,7 +9,7 @@ the process is started and ended).
 import json
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from onnxremat.runtimes.child import run_child
 from onnxremat.runtimes.recipe import Recipe
 from onnxremat.runtimes.watching import Listener, watching
 from onnxremat.runtimes.wire import Array, read_arrays, write_arrays
+from onnxremat.runtimes.worker_actions import Request
 from onnxremat.temporary import temporary_folder
 
 REQUEST, RESULT = "request.json", "result.json"
@@ -41,7 +42,8 @@ _SOURCE_PLACE = re.compile(
 class ModelSource:
     """A model to execute: a file, or a model in memory with the folder of its external data.
 
-    Exactly one of `path` and `model` is given. External data is never copied.
+    Exactly one of `path` and `model` is given. External data is never copied; a model in memory
+    without `base_dir` has none.
     """
 
     path: Path | None = None
@@ -70,7 +72,7 @@ class Job:
 
 @contextmanager
 def run_job(
-    action: str,
+    action: Callable[[Request], Mapping[str, Any]],
     sources: Sequence[ModelSource],
     recipes: Sequence[Recipe],
     inputs: Mapping[str, Array],
@@ -81,13 +83,14 @@ def run_job(
 ) -> Iterator[Job]:
     """Execute models in a child; the job's files exist inside the `with` block.
 
-    `action` and `options` are those of `worker`; the child may take `seconds` of the options beside
+    `action` is a function at the top level of a module, named to the child, which imports it (see
+    `worker`); `options` are what it takes. The child may take `seconds` of the options beside
     the limit of runs (`run_limit`). `listener` hears what the child is doing. Raises ModelError
     with one line if the runtime refuses, crashes or does not end.
     """
     with temporary_folder() as folder:
         request: dict[str, Any] = {
-            "action": action,
+            "action": f"{action.__module__}:{action.__name__}",
             "models": [_write_model(folder, i, source) for i, source in enumerate(sources)],
             "recipes": [recipe.to_dict() for recipe in recipes],
             "inputs": write_arrays(folder, "input", dict(inputs)),
@@ -114,8 +117,8 @@ def _write_model(folder: Path, index: int, source: ModelSource) -> dict[str, str
         raise ModelError(
             "the model is larger than 2 GB: save it with its weights as external data"
         ) from error
-    base = source.base_dir or Path.cwd()
-    return {"path": str(path), "data_folder": str(base.resolve())}
+    base = None if source.base_dir is None else str(source.base_dir.resolve())
+    return {"path": str(path), "data_folder": base}
 
 
 def execute(

@@ -18,11 +18,13 @@ from typing import Any
 import onnx
 
 from onnxremat.errors import ModelError, UsageError
+from onnxremat.execution_order import default_order, priority_order
 from onnxremat.importer.inference import infer_shapes
+from onnxremat.importer.nodes import is_constant
 from onnxremat.importer.values import ValueType, runtime_dtype
+from onnxremat.runtimes import worker_actions
 from onnxremat.runtimes.measure_time import HEAP_SHARE, MEASURE_SECONDS, PROFILE_SHARE
 from onnxremat.runtimes.node_heap import CountedHeap, count_heap
-from onnxremat.runtimes.order import emulated_order, is_constant
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.recipe import ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.runtimes.watching import Listener
@@ -80,6 +82,11 @@ class RunProfile:
         of the runtime. O((n + m) log n)."""
         expected = tuple(emulated_order(model.graph.node, mode))
         return not self.expanded and not self.foreign and self.order == expected
+
+
+def emulated_order(nodes: Sequence[onnx.NodeProto], mode: ExecutionOrder) -> list[int]:
+    """The nodes as the runtime executes them in a mode."""
+    return (priority_order if mode is ExecutionOrder.PRIORITY else default_order)(nodes)
 
 
 def profile_run(
@@ -174,7 +181,7 @@ def _profiled(
     options = {"runs": runs, "seconds": seconds}
     try:
         with run_job(
-            "profile", [source], [recipe], inputs, options=options, listener=listener
+            worker_actions.profile, [source], [recipe], inputs, options=options, listener=listener
         ) as job:
             events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
             stats = (job.folder / job.answer["stats"]).read_text(encoding="utf-8")

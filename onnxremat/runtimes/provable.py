@@ -8,25 +8,18 @@ overridden one are merged), so it is not emulated: a session is opened on a copy
 which every value is an output, and tells their shapes.
 """
 
-import json
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from onnxremat.errors import ModelError
-from onnxremat.runtimes.child import run_child
-from onnxremat.runtimes.order import is_constant
-from onnxremat.runtimes.process import RESULT, one_line
+from onnxremat.importer.nodes import is_constant
+from onnxremat.runtimes import worker_actions
+from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.profiling import RunProfile
 from onnxremat.runtimes.recipe import Recipe
-from onnxremat.temporary import temporary_folder
-
-WORKER = "onnxremat.runtimes.provable_worker"
-MODEL, REQUEST = "model.onnx", "request.json"
 
 _TENSOR = re.compile(r"tensor\((\w+)\)")
 _STRING = "string"
@@ -78,8 +71,11 @@ def provable_types(
         for name, made in zip(model.graph.node[v].output, node.outputs, strict=True)
         if made is not None and not made.shape
     }
+    source = ModelSource(model=_all_outputs(model), base_dir=Path(base_dir))
+    with run_job(worker_actions.shapes, [source], [recipe], {}) as job:
+        outputs: list[dict[str, Any]] = job.answer["outputs"]
     types = {}
-    for told in _ask(_all_outputs(model), base_dir, recipe):
+    for told in outputs:
         match = _TENSOR.fullmatch(told["type"])
         shape = tuple(told["shape"])
         if match and (shape or told["name"] in scalars):
@@ -97,22 +93,3 @@ def _all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
                 if name and name not in present:
                     copy.graph.output.add(name=name)
     return copy
-
-
-def _ask(
-    model: onnx.ModelProto, base_dir: Path | str, recipe: Recipe
-) -> Sequence[Mapping[str, Any]]:
-    with temporary_folder() as folder:
-        (folder / MODEL).write_bytes(model.SerializeToString())
-        request = {"recipe": recipe.to_dict(), "data_folder": str(Path(base_dir).resolve())}
-        (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        done = run_child(WORKER, folder)
-        result = folder / RESULT
-        if done.returncode != 0 or not result.is_file():
-            last = done.log.strip().splitlines()[-1:] or [f"code {done.returncode}"]
-            raise ModelError(f"ONNX Runtime failed on the model: {one_line(last[0])}")
-        answer = json.loads(result.read_text(encoding="utf-8"))
-    if "error" in answer:
-        raise ModelError(f"ONNX Runtime refuses the model: {one_line(answer['error'])}")
-    outputs: list[dict[str, Any]] = answer["outputs"]
-    return outputs

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class ExecutionOrder(StrEnum):
-    """How the runtime turns the graph into a sequence (see `onnxremat.runtimes.order`)."""
+    """How the runtime turns the graph into a sequence (see `onnxremat.execution_order`)."""
 
     DEFAULT = "default"
     PRIORITY = "priority"

@@ -21,9 +21,6 @@ VIEW_OPS = frozenset(
 """Their first output is a view of their first input. (Cast to the same type is not one: it is
 written in place. Dropout is not one in any opset: it copies.)"""
 
-EAGER_OPS = frozenset({"Shape", "Size"})
-"""Started as soon as their input exists, whatever the order of the file says."""
-
 _FIRST = ((0, 0),)
 _UNARY = (
     "Cast",
@@ -64,16 +61,7 @@ runtime cannot prove sizes (dimensions known at run time only): there the rules 
 RECIPE_RULES = MemoryRules(inplace=INPLACE, unread_held=False)
 """A file without a value that nobody reads, under RECIPE: what a rewritten file is."""
 
-ORIGINAL_RULES = MemoryRules(inplace=INPLACE, unread_held=True)
-"""Any file under RECIPE: a value that nobody reads is held to the end of the run."""
-
 STOCK_RULES = MemoryRules(alignment_bytes=256, unread_held=False)
 """A file of the stock rewriter under default options: no size is provable, so nothing is in place;
 buffers come from an arena of 256-byte units. Its fragments and its growth are not additive:
 `runtimes.predict` has them."""
-
-CUDA_RULES = MemoryRules(
-    alignment_bytes=256, unread_held=False, count_inputs=True, count_weights=True
-)
-"""A rewritten file on a CUDA device: the arena holds inputs and weights too. In-place execution
-there has not been measured, so none is assumed; scratch of CUDA kernels is not known either."""

@@ -109,20 +109,6 @@ class Runner:
         names = (argument.name for argument in self.session.get_outputs())
         return {**self.feeds, **dict(zip(names, self.binding.get_outputs(), strict=True))}
 
-    def output_types(self) -> list[tuple[str, list[int]] | None]:
-        """Element type and shape of every output of the last run; None where it is no tensor."""
-        if self.binding is None:
-            return []
-        made = self.binding.get_outputs()
-        return [(_element(v.data_type()), list(v.shape())) if v.is_tensor() else None for v in made]
-
-    def output_bytes(self) -> int:
-        """Bytes of the tensors among the outputs of the last run."""
-        if self.binding is None:
-            return 0
-        made = self.binding.get_outputs()
-        return sum(value.tensor_size_in_bytes() for value in made if value.is_tensor())
-
     def outputs(self) -> dict[str, Any]:
         """The outputs of a run of its own: arrays, or lists of arrays for sequences."""
         arguments = self.session.get_outputs()

@@ -11,8 +11,8 @@ from math import prod
 
 import onnx
 
+from onnxremat.importer.nodes import is_constant
 from onnxremat.importer.values import ValueType
-from onnxremat.runtimes.order import is_constant
 from onnxremat.runtimes.profiling import NodeProfile, RunProfile
 from onnxremat.runtimes.workspace import known_workspace_bytes
 

@@ -1,8 +1,7 @@
 """The first thing a child does: `python -m onnxremat.runtimes.start PARENT WORKER FOLDER`.
 
-It ties its life to that of the process PARENT, bounds its memory, and then is WORKER: a module, or
-a Python file, which finds FOLDER as its only argument. `child` is the parent's side, and says what
-is tested.
+It ties its life to that of the process PARENT, bounds its memory, and then is the module WORKER,
+which finds FOLDER as its only argument. `child` is the parent's side, and says what is tested.
 """
 
 import os
@@ -50,10 +49,7 @@ def main() -> None:
     tie_to_parent(parent)
     bound_memory()
     sys.argv = [worker, *sys.argv[3:]]
-    if worker.endswith(".py"):
-        runpy.run_path(worker, run_name="__main__")
-    else:
-        runpy.run_module(worker, run_name="__main__", alter_sys=True)
+    runpy.run_module(worker, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

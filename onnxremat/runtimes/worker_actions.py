@@ -1,4 +1,4 @@
-"""What the child process can do with models. Each action takes a request and returns plain data."""
+"""What the child process can do with models: actions, and the request that each of them takes."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -135,14 +135,40 @@ def resident(request: Request) -> dict[str, Any]:
     """Resident memory above the loaded session, the most in each of `runs` runs."""
     runner = request.runner(0)
     meter = memory.meter()
-    peaks = []
     base = meter.current_bytes()
-    for _ in range(request.options["runs"]):
+    peaks = _resident_peaks(runner, meter, base, request.options["runs"])
+    return {"run_peaks_bytes": peaks, "method": meter.name}
+
+
+def session_memory(request: Request) -> dict[str, Any]:
+    """What opening model 0 adds to resident memory, and the most above that in each of `runs` runs.
+
+    Nothing is imported meanwhile."""
+    meter = memory.meter()
+    before = meter.current_bytes()
+    runner = request.runner(0)
+    loaded = meter.current_bytes()
+    peaks = _resident_peaks(runner, meter, loaded, request.options["runs"])
+    return {"loaded_bytes": max(loaded - before, 0), "run_peaks_bytes": peaks}
+
+
+def _resident_peaks(runner: Runner, meter: memory.Meter, base: int, runs: int) -> list[int]:
+    peaks = []
+    for _ in range(runs):
         runner.release()
         meter.reset()
         runner.run()
         peaks.append(max(meter.peak_bytes() - base, 0))
-    return {"run_peaks_bytes": peaks, "method": meter.name}
+    return peaks
+
+
+def shapes(request: Request) -> dict[str, Any]:
+    """Open model 0 and tell name, type and shape of every output, as the runtime knows them."""
+    with refusals(0):
+        options = session_options(request.recipes[0])
+        session = runtime_session(request.models[0], request.recipes[0], options)
+    made = session.get_outputs()
+    return {"outputs": [{"name": o.name, "type": o.type, "shape": list(o.shape)} for o in made]}
 
 
 TIMED_SECONDS, MOST_ROUNDS = 1.0, 6

@@ -12,6 +12,7 @@ from onnxremat.runtimes.measure import in_memory, run_outputs
 from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES, Prediction, predict
 from onnxremat.runtimes.recipe import STOCK, ExecutionOrder, OptimizationLevel
 from onnxremat.runtimes.rules import STOCK_RULES
+from onnxremat.targets.stock_trial import LONGEST_TIME_RATIO, StockResult, StockTrial
 from onnxremat.targets.target import (
     Forecast,
     Made,
@@ -28,8 +29,6 @@ from onnxremat.verification import (
     resident_peak,
 )
 from onnxremat_rewriters.recompute import Rewritten
-from onnxremat_rewriters.stock import StockResult, StockTrial
-from onnxremat_rewriters.stock.choose import LONGEST_TIME_RATIO
 
 if TYPE_CHECKING:
     from onnxremat.rewriting import RewriteResult

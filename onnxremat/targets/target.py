@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import onnx
 
 from onnxremat.depth_first import DepthFirst
+from onnxremat.execution_order import default_order, priority_order
 from onnxremat.graph import Graph
 from onnxremat.importer import ImportedModel
+from onnxremat.importer.nodes import is_constant
 from onnxremat.memory import MemoryRules
 from onnxremat.plan import Plan
 from onnxremat.prepare import Options, ProgressReport, Subject, silent
 from onnxremat.runtimes.generic import StaticPlan
 from onnxremat.runtimes.measure import PeakMeasurement
-from onnxremat.runtimes.order import default_order, is_constant, priority_order
 from onnxremat.runtimes.profiling import RunProfile, carried_profile
 from onnxremat.runtimes.recipe import ExecutionOrder, Recipe
 from onnxremat.schedule import Schedule, given_order, with_eager_ops, without_unread

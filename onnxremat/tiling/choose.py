@@ -17,12 +17,13 @@ from onnxremat.bounds import PeakBound, op_bytes
 from onnxremat.graph import TensorKind
 from onnxremat.memory import MemoryRules
 from onnxremat.prepare import Subject
+from onnxremat.runtimes.layout import block_channels
 from onnxremat.tiling.effort import UNITS_A_SECOND, Effort
 from onnxremat.tiling.plan import TilingPlan
 from onnxremat.tiling.routes import CHEAP, Choice, Routes
 from onnxremat.tiling.sequence import Sequence
 from onnxremat.units import format_bytes
-from onnxremat_rewriters.tile import never_cut, view
+from onnxremat_rewriters.tile import View, never_cut, view
 
 MOST_EXPLAINED = 8
 """So many ops are asked at most why they cannot be cut."""
@@ -77,7 +78,7 @@ class TileSearch:
         stop: Callable[[], bool] | None = None,
         now: Callable[[], float] = time.thread_time,
     ) -> None:
-        looked_at = view(subject.released.model, subject.types)
+        looked_at = _looked_at(subject)
         self._sequence = Sequence(subject.imported, looked_at, tiling.rules)
         self._tiling = tiling
         self._effort = Effort(stop, now)
@@ -235,11 +236,16 @@ class TileSearch:
         )
 
 
+def _looked_at(subject: Subject) -> View:
+    model = subject.released.model
+    return view(model, subject.types, block_channels(model))
+
+
 def uncut_bound(subject: Subject, tiling: Tiling) -> PeakBound:
     """What no tiles go below: the largest working set of an op of which no part can be made by
     itself, or the outputs, which are put together."""
     graph, rules = subject.imported.graph, tiling.rules
-    looked_at = view(subject.released.model, subject.types)
+    looked_at = _looked_at(subject)
     outputs = sum(
         rules.nbytes(graph.tensors[t])
         for t in set(graph.outputs)

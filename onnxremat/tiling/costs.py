@@ -1,11 +1,11 @@
 """What tiles cost: work done again, kernels that are slower on little, copies.
 
-All in nanoseconds of `onnxremat.costs`, of whose whole ops they are shares.
+All in nanoseconds of `onnxremat.importer.costs`, of whose whole ops they are shares.
 """
 
 from math import prod
 
-from onnxremat.costs import DEFAULT_COSTS
+from onnxremat.importer.costs import DEFAULT_COSTS
 from onnxremat.tiling.grids import Grid
 from onnxremat.tiling.sequence import Sequence
 from onnxremat_rewriters.tile import Box, NodeTile, Part, extent
@@ -16,8 +16,9 @@ SLOW_PIXELS = 40
 """A convolution of so many pixels a thread takes twice its time (measured: 15 to 20% more for 170
 to 250)."""
 COPY_WEIGHT = 2.5
-"""Convolutions reach two (AVX2) to four times (AVX-512) the rate that `onnxremat.costs` has for all
-ops, copies of one thread just what it has: against each other, these count so much more."""
+"""Convolutions reach two (AVX2) to four times (AVX-512) the rate that the model
+of costs has for all ops, copies of one thread just what it has: against each other, these count so
+much more."""
 
 
 def moving_cost(nbytes: int, runs: int = 1) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from math import prod
 
-from onnxremat.costs import DEFAULT_COSTS
+from onnxremat.importer.costs import DEFAULT_COSTS
 from onnxremat.importer.nodes import op_key
 from onnxremat.importer.views import root_of
 from onnxremat.tiling.costs import cost_in_tiles, cost_of_part, moving_cost

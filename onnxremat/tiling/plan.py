@@ -21,7 +21,7 @@ class TilingPlan:
 
     `peak_bytes`: predicted activation peak, with the runtime's bookkeeping of the nodes added;
     `untiled_peak_bytes`: the peak of the model as it is.
-    `extra_cost`: nanoseconds of the cost model (`onnxremat.costs`) that halos, Slices, Concats and
+    `extra_cost`: nanoseconds of `onnxremat.importer.costs` that halos, Slices, Concats and
     the start of kernels add to a run, of which `one_pass` is the time. `nodes_added`: how many
     more nodes the file has. `threads`, `allow_rounding`: what it was planned for. `recomputed`:
     values that are made again in each tile that reads them rather than kept. `reasons`: why there

@@ -8,7 +8,7 @@ holds at most. The Concat at the end holds pieces and whole. Estimates come from
 from dataclasses import dataclass
 from math import inf, prod
 
-from onnxremat.costs import DEFAULT_COSTS
+from onnxremat.importer.costs import DEFAULT_COSTS
 from onnxremat.tiling.costs import moving_cost
 from onnxremat.tiling.effort import Effort
 from onnxremat.tiling.footprint import Footprint, footprint

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from onnxremat.importer import declare_sizes
 from onnxremat.prepare import Options, Subject, studied
+from onnxremat.runtimes.layout import block_channels
 from onnxremat.tiling.plan import TilingPlan
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.tile import tile
@@ -18,15 +19,17 @@ def tiled_subject(subject: Subject, plan: TilingPlan, options: Options) -> Subje
     """
     if not plan.regions:
         return subject
+    model = subject.released.model
     made = tile(
-        subject.released.model,
+        model,
         plan.regions,
         subject.types,
         threads=plan.threads,
         allow_rounding=plan.allow_rounding,
+        block_channels=block_channels(model),
     )
-    model = declare_sizes(made.model, subject.feed.binding, subject.types)
-    again = studied(subject.feed, release(model), options)
-    names = (subject.released.model.graph.node[index].name for index in made.rounded)
+    sized = declare_sizes(made.model, subject.feed.binding, subject.types)
+    again = studied(subject.feed, release(sized), options)
+    names = (model.graph.node[index].name for index in made.rounded)
     rounded = (*subject.rounded, *names)
     return replace(again, replaced=subject.replaced, rounded=rounded, sized=True)

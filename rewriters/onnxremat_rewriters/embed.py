@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import onnx
 
 from onnxremat.depth_first import DepthFirst
-from onnxremat.runtimes.order import default_order, is_constant, node_reads
+from onnxremat.execution_order import default_order
+from onnxremat.importer.nodes import is_constant, reads
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def _producers(nodes: Sequence[onnx.NodeProto], free: Collection[int]) -> list[l
     maker: dict[str, int] = {}
     producers: list[list[int]] = []
     for v, node in enumerate(nodes):
-        direct = {maker[name] for name in node_reads(node) if name in maker}
+        direct = {maker[name] for name in reads(node) if name in maker}
         through = {w for p in direct if p in free for w in producers[p]}
         producers.append(sorted(through | {p for p in direct if p not in free}))
         if not is_constant(node):

@@ -4,10 +4,10 @@ import onnx
 from hypothesis import given, settings
 
 from onnxremat.depth_first import DepthFirst
+from onnxremat.execution_order import default_order
 from onnxremat.graph import Graph
 from onnxremat.memory import MemoryRules, profile
 from onnxremat.planners._postorder import best_post_order
-from onnxremat.runtimes.order import default_order
 from onnxremat.schedule import Schedule
 from tests.graphs import graphs, memory_rules
 from tests.planners.test_exact_order import every_order

@@ -13,24 +13,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxremat.errors import ModelError
+from onnxremat.execution_order import default_order
 from onnxremat.importer.nodes import captured
 from onnxremat.runtimes.compare import different_names
+from onnxremat.runtimes.executed_steps import check_order
 from onnxremat.runtimes.measure import in_memory, run_outputs
-from onnxremat.runtimes.order import default_order
 from onnxremat.runtimes.recipe import STOCK
+from onnxremat.runtimes.session_memory import measure_session
+from onnxremat.targets.stock_trial import StockTrial, Variant
 from onnxremat_rewriters.recompute import MARK
-from onnxremat_rewriters.stock import (
-    STOCK_KEY,
-    Edges,
-    StockModel,
-    Variant,
-    check_order,
-    is_stock,
-    measure_session,
-    planned_graph,
-    stock,
-    stock_rewrite,
-)
+from onnxremat_rewriters.stock import STOCK_KEY, Edges, StockModel, is_stock, planned_graph, stock
 from tests.runtimes.build import random_model
 
 Array = np.ndarray[Any, Any]
@@ -306,7 +298,7 @@ def test_what_was_rewritten_is_refused() -> None:
     with pytest.raises(ModelError, match="already"):
         stock(made.model)
     with pytest.raises(ModelError, match="already"):
-        stock_rewrite(made.model, ".", {})
+        StockTrial(made.model, Path(), {})
 
 
 @pytest.mark.parametrize("opset", [9, 10])
@@ -394,9 +386,9 @@ def wide() -> onnx.ModelProto:
 def test_the_best_variant_takes_less_memory_with_the_same_bits() -> None:
     model = wide()
     inputs = feed(model)
-    result = stock_rewrite(
-        model, ".", inputs, threads=1, repeats=1, max_time_ratio=2.0, variants=(Variant.PLAN, Variant.WRAP)
-    )  # fmt: skip
+    variants = (Variant.PLAN, Variant.WRAP)
+    trial = StockTrial(model, Path(), inputs, threads=1, repeats=1, variants=variants)
+    result = trial.rewrite(model, 2.0)
     assert result.chosen is not None
     assert result.chosen.reason == ""
     assert result.memory.steady_bytes < 0.9 * result.original.steady_bytes
@@ -408,7 +400,9 @@ def test_the_best_variant_takes_less_memory_with_the_same_bits() -> None:
 
 def test_the_original_comes_back_if_nothing_is_better() -> None:
     model = model_of([node("Exp", ["x"], "y")], [value("y")])
-    result = stock_rewrite(model, ".", feed(model), threads=1, repeats=1, variants=(Variant.PLAN,))
+    only = (Variant.PLAN,)
+    trial = StockTrial(model, Path(), feed(model), threads=1, repeats=1, variants=only)
+    result = trial.rewrite(model)
     assert result.chosen is None
     assert result.model == model
     assert result.memory == result.original

@@ -9,8 +9,9 @@ from itertools import pairwise
 import onnx
 import pytest
 
+from onnxremat.execution_order import default_order, priority_order
+from onnxremat.importer.nodes import reads
 from onnxremat.runtimes.allocation import AllocationKind, AllocationPlan, plan_allocations
-from onnxremat.runtimes.order import default_order, node_reads, priority_order
 from onnxremat.runtimes.provable import ProvableType, element_bytes, same_size
 from onnxremat.runtimes.rules import VIEW_OPS
 from tests.runtimes.build import BOOL, FLOAT, model, node, random_model, value
@@ -167,7 +168,7 @@ def test_no_reader_finds_its_value_overwritten_or_released(seed: int, mem_reuse:
         buffers = {b.root: b for b in made.buffers}
         content: dict[str, str] = {}
         for step, v in enumerate(order):
-            for name in node_reads(nodes[v]):
+            for name in reads(nodes[v]):
                 root = made.values[name].root
                 if root not in buffers:
                     continue

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from onnxremat.runtimes.child import child_environment, end_children, run_child
+from tests.runtimes import code_worker
+from tests.runtimes.code_worker import CODE
 
 ROOT = Path(__file__).parent.parent.parent
 SLEEPER = "import os, time; open('pid.new', 'w').write(str(os.getpid())); os.rename('pid.new', 'pid'); time.sleep(120)"
@@ -20,9 +22,8 @@ PARENT = "import sys; from pathlib import Path; from onnxremat.runtimes.child im
 def worker(folder: Path, code: str) -> str:
     """A worker that does `code` in the folder of the job, which it makes, too."""
     (folder / "job").mkdir()
-    path = folder / "worker.py"
-    path.write_text(code, encoding="utf-8")
-    return str(path)
+    (folder / "job" / CODE).write_text(code, encoding="utf-8")
+    return code_worker.__name__
 
 
 def running(folder: Path) -> int:
@@ -56,7 +57,7 @@ def test_a_child_has_a_process_group_and_a_temporary_folder_of_its_own(tmp_path:
     assert folders == [str(tmp_path / "job")] * 3
 
 
-def test_a_module_can_be_the_worker_and_its_last_words_are_kept(tmp_path: Path) -> None:
+def test_the_last_words_of_a_worker_are_kept(tmp_path: Path) -> None:
     ended = run_child("this", tmp_path)
     assert (ended.returncode, ended.log) == (0, "")
     ended = run_child("no_such_module", tmp_path)

@@ -61,7 +61,7 @@ def test_without_memray_the_figure_is_resident_memory_and_says_so(
     execute = process.execute
 
     def without_memray(folder: Path, *arguments: object) -> object:
-        if '"heap"' in (folder / process.REQUEST).read_text(encoding="utf-8"):
+        if ':heap"' in (folder / process.REQUEST).read_text(encoding="utf-8"):
             return {"unavailable": "memray cannot be imported: not on this system"}
         return execute(folder, *arguments)  # type: ignore[arg-type]
 

@@ -195,8 +195,8 @@ def test_all_nodes_are_counted_in_the_same_two_runs(monkeypatch: pytest.MonkeyPa
     jobs: list[str] = []
     run_job = node_heap.run_job
 
-    def record(action: str, *arguments: Any, **options: Any) -> Any:
-        jobs.append(action)
+    def record(action: Any, *arguments: Any, **options: Any) -> Any:
+        jobs.append(action.__name__)
         return run_job(action, *arguments, **options)
 
     monkeypatch.setattr(node_heap, "run_job", record)

@@ -9,13 +9,14 @@ import pytest
 
 from models import BUILDERS
 from onnxremat.errors import ModelError, UsageError
+from onnxremat.execution_order import default_order, priority_order
+from onnxremat.importer.nodes import LAYOUT_DOMAIN
 from onnxremat.importer.purity import is_recomputable
 from onnxremat.prepare import Options, prepare
 from onnxremat.runtimes import optimize
 from onnxremat.runtimes.inputs import make_inputs
 from onnxremat.runtimes.measure import in_memory, run_outputs
-from onnxremat.runtimes.optimize import LAYOUT_DOMAIN, optimize_offline
-from onnxremat.runtimes.order import default_order, priority_order
+from onnxremat.runtimes.optimize import optimize_offline
 from onnxremat.runtimes.recipe import STOCK, OptimizationLevel, Recipe
 from tests.runtimes.build import FLOAT, model, node, value
 

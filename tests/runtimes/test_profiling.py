@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxremat.errors import ModelError, UsageError
+from onnxremat.execution_order import priority_order
 from onnxremat.runtimes.inputs import make_inputs
 from onnxremat.runtimes.measure import in_memory, measure_activation
 from onnxremat.runtimes.node_heap import count_heap
-from onnxremat.runtimes.order import priority_order
 from onnxremat.runtimes.profiling import (
     RunProfile,
     inner_nodes,

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxremat.importer.nodes import LAYOUT_DOMAIN as BLOCKED
 from onnxremat.runtimes.library import RUNTIME_ERRORS, ort
-from onnxremat.runtimes.optimize import LAYOUT_DOMAIN as BLOCKED
 from onnxremat.runtimes.recipe import RECIPE, Recipe, providers, session_options
 from onnxremat.runtimes.rules import INPLACE, VIEW_OPS
 from tests.runtimes.build import FLOAT, INT64, SLACK_BYTES, TENSOR_BYTES, model, node, value

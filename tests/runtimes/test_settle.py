@@ -11,9 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models import BUILDERS, EXPORTED
 from onnxremat.importer import bind_dimensions, from_proto
+from onnxremat.importer.nodes import is_constant
 from onnxremat.runtimes.inputs import make_inputs
 from onnxremat.runtimes.measure import in_memory, run_outputs
-from onnxremat.runtimes.order import is_constant
 from onnxremat.runtimes.profiling import seen_run
 from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, Recipe
 from onnxremat.runtimes.settle import kept_single, settled

@@ -1,9 +1,7 @@
 """`stock`: a file that takes less memory in a session with nothing but default options.
 
-    model in plan order --stock--> StockModel         (pure: one model in, one model out)
-    model --stock_rewrite--> StockResult              (measures the variants, keeps the best)
-
-ONNX Runtime's defaults undo a plan in four ways, and the rewritten file prevents each from inside:
+Which parts pay depends on the model: `onnxremat.targets.stock_trial` measures them. ONNX Runtime's
+defaults undo a plan in four ways, and the rewritten file prevents each from inside:
 
 | the runtime by default                        | what the file does about it               |
 |-----------------------------------------------|-------------------------------------------|
@@ -29,31 +27,13 @@ from onnxremat_rewriters.stock.build import (
     read_stock,
     stock,
 )
-from onnxremat_rewriters.stock.check import OrderCheck, check_order
-from onnxremat_rewriters.stock.choose import (
-    Candidate,
-    StockResult,
-    StockTrial,
-    Variant,
-    stock_rewrite,
-)
-from onnxremat_rewriters.stock.resident import SessionMemory, measure_session
 
 __all__ = [
     "STOCK_KEY",
-    "Candidate",
     "Edges",
-    "OrderCheck",
-    "SessionMemory",
     "StockModel",
-    "StockResult",
-    "StockTrial",
-    "Variant",
-    "check_order",
     "is_stock",
-    "measure_session",
     "planned_graph",
     "read_stock",
     "stock",
-    "stock_rewrite",
 ]

@@ -24,9 +24,9 @@ from itertools import pairwise
 
 import onnx
 
+from onnxremat.execution_order import default_order
 from onnxremat.importer.nodes import DEFAULT_DOMAINS, reads
-from onnxremat.runtimes.order import default_order
-from onnxremat.runtimes.rules import VIEW_OPS
+from onnxremat.importer.views import VIEW_OPS
 from onnxremat_rewriters.naming import rename_reads
 from onnxremat_rewriters.recompute import MARK
 from onnxremat_rewriters.stock.facts import Constants, inferred_types, is_tensor
@@ -34,7 +34,7 @@ from onnxremat_rewriters.stock.forms import Forms
 
 _SHAPED_BY_INPUT = frozenset({"Reshape", "Expand"})
 _WEIGHT_POSITIONS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_VIEWS = VIEW_OPS - {"OptionalGetElement"}
+_VIEWS = VIEW_OPS - {"Dropout", "Cast"}
 
 
 class Edges(StrEnum):

@@ -11,7 +11,7 @@ beside it: every tile has the bits of the whole.
 
 from collections.abc import Callable
 
-from onnxremat.runtimes.optimize import LAYOUT_DOMAIN
+from onnxremat.importer.nodes import LAYOUT_DOMAIN
 from onnxremat_rewriters.tile import windows
 from onnxremat_rewriters.tile.boxes import Box, whole
 from onnxremat_rewriters.tile.resizing import Factor, border

@@ -68,17 +68,19 @@ def tile(
     *,
     threads: int,
     allow_rounding: bool = False,
+    block_channels: int = 0,
 ) -> Tiled:
     """Run each of `regions` tile by tile. The argument is never changed; weights are shared.
 
     Nodes that no graph output needs any more are left out: those of a region stay whole, beside
     their tiles, if a node outside reads what they make. `types` are those of all values, graph
     inputs included; the result holds for these sizes. The bits of the result are those of `model`
-    for runs with `threads` threads, unless `allow_rounding`. O(nodes + tiles x nodes of regions).
+    for runs with `threads` threads, unless `allow_rounding`. `block_channels` is that of
+    `view`. O(nodes + tiles x nodes of regions).
 
     Raises ValueError if a value is an output of two regions, or regions wait for each other.
     """
-    looked_at = view(model, types)
+    looked_at = view(model, types, block_channels)
     plans: dict[int, RegionPlan] = {}
     refused = []
     for number, region in enumerate(regions):

@@ -10,11 +10,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxremat.importer.nodes import op_key, reads
+from onnxremat.importer.nodes import LAYOUT_DOMAIN, op_key, reads
 from onnxremat.importer.purity import is_pure
 from onnxremat.importer.values import ValueType, tensor_type
-from onnxremat.runtimes.layout import layout_width
-from onnxremat.runtimes.optimize import LAYOUT_DOMAIN
 from onnxremat_rewriters.tile.boxes import Box
 from onnxremat_rewriters.tile.folding import fold
 
@@ -203,10 +201,11 @@ class View:
         return node.name or next((name for name in node.output if name), f"node {index}")
 
 
-def view(model: onnx.ModelProto, types: Mapping[str, ValueType]) -> View:
+def view(model: onnx.ModelProto, types: Mapping[str, ValueType], block_channels: int = 0) -> View:
     """Look at a model whose values have `types`. O(nodes + reads + small constants).
 
-    The nodes must be in topological order, as ONNX demands.
+    The nodes must be in topological order, as ONNX demands. `block_channels`: how many a block of
+    ONNX Runtime's blocked layout has, needed if there are ops of it.
     """
     graph = model.graph
     nodes = tuple(graph.node)
@@ -218,6 +217,8 @@ def view(model: onnx.ModelProto, types: Mapping[str, ValueType]) -> View:
             readers.setdefault(name, []).append(index)
     kinds, stored, replaceable = _constants(model)
     blocked = blocked_values(nodes)
+    if blocked and not block_channels:
+        raise ValueError("there are values in blocks, and nobody said how wide a block is")
     return View(
         model,
         {**kinds, **types},
@@ -231,7 +232,7 @@ def view(model: onnx.ModelProto, types: Mapping[str, ValueType]) -> View:
         frozenset(value.name for value in graph.output),
         max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1),
         blocked,
-        (layout_width() or 0) if blocked else 0,
+        block_channels,
     )
 
 

@@ -10,9 +10,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxremat.importer.nodes import LAYOUT_DOMAIN
 from onnxremat.importer.values import ValueType, concrete_type
+from onnxremat.runtimes.layout import block_channels
 from onnxremat.runtimes.library import ort
-from onnxremat.runtimes.optimize import LAYOUT_DOMAIN
 from onnxremat.runtimes.recipe import RECIPE, session_options
 from onnxremat_rewriters.tile import Region, Tiled, tile
 
@@ -137,7 +138,8 @@ def tiled_exactly(
     """Tile, and check: the argument unchanged, a valid model (if onnx knows its ops), nothing
     refused, the same bits."""
     before = model.SerializeToString()
-    made = tile(model, regions, types_of(model), threads=threads)
+    types, channels = types_of(model), block_channels(model)
+    made = tile(model, regions, types, threads=threads, block_channels=channels)
     assert model.SerializeToString() == before
     assert made.refused == (), made.refused
     assert made.rounded == ()

@@ -1,4 +1,4 @@
-"""`stock_rewrite`: build the variants of a stock model, measure them, keep the best that is exact.
+"""`StockTrial`: build the variants of a stock model, measure them, keep the best that is exact.
 
 Which parts pay depends on the model. A training graph gains most from its plan, an inference model
 of convolutions most from keeping the layout optimisation that hidden shapes would cost. Nothing is
@@ -6,14 +6,17 @@ predicted: each variant is opened and run in a child with default options.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 
 from onnxremat.errors import ModelError
 from onnxremat.runtimes.compare import different_names
+from onnxremat.runtimes.executed_steps import OrderCheck, check_order
 from onnxremat.runtimes.measure import (
     TimeComparison,
     in_memory,
@@ -21,11 +24,10 @@ from onnxremat.runtimes.measure import (
     measure_times,
     run_outputs,
 )
-from onnxremat.runtimes.recipe import STOCK, OptimizationLevel
+from onnxremat.runtimes.recipe import STOCK, OptimizationLevel, Recipe
+from onnxremat.runtimes.session_memory import SessionMemory, measure_session
 from onnxremat.runtimes.wire import Array
 from onnxremat_rewriters.stock.build import StockModel, is_stock, stock
-from onnxremat_rewriters.stock.check import OrderCheck, check_order
-from onnxremat_rewriters.stock.resident import SessionMemory, measure_session
 
 LONGEST_TIME_RATIO = 1.10
 """How much longer a variant may take than the original, where nothing else is asked."""
@@ -59,6 +61,7 @@ _BUILD: Mapping[Variant, Callable[[onnx.ModelProto, int], StockModel]] = {
 }
 _WARM = frozenset({Variant.CHAIN, Variant.WARM_PLAN})
 _CHAINED = _WARM | {Variant.PLAN}
+_COMPARED_LEVELS = (OptimizationLevel.NONE, OptimizationLevel.ALL)
 
 
 @dataclass(frozen=True)
@@ -113,62 +116,47 @@ class StockResult:
         return 1 - self.memory.steady_bytes / max(self.original.steady_bytes, 1)
 
 
-def stock_rewrite(
-    model: onnx.ModelProto,
-    base_dir: Path | str,
-    inputs: Mapping[str, Array],
-    *,
-    original: onnx.ModelProto | None = None,
-    threads: int | None = None,
-    variants: Sequence[Variant] = tuple(Variant),
-    max_time_ratio: float = LONGEST_TIME_RATIO,
-    repeats: int = 2,
-    progress: Callable[[str], None] = lambda stage: None,
-) -> StockResult:
-    """The variant of `model` that takes least memory with default options.
+class _Expected(NamedTuple):
+    """The outputs of a model at each of _COMPARED_LEVELS."""
 
-    `model` has its nodes in the order of its plan; `original` is what it was planned from (itself
-    by default). The rest, and what is raised, is that of `StockTrial` and its `rewrite`.
-    """
-    trial = StockTrial(
-        model if original is None else original, Path(base_dir), inputs,
-        threads=threads, variants=variants, repeats=repeats, progress=progress,
-    )  # fmt: skip
-    return trial.rewrite(model, max_time_ratio)
+    reference: onnx.ModelProto
+    unoptimized: Mapping[str, Array]
+    optimized: Mapping[str, Array]
 
 
+@dataclass(frozen=True)
 class StockTrial:
     """Rewrites models that were planned from one original, and compares each with it.
 
     External data is found in `base_dir`. `threads` is the only session option that may differ from
     the runtime's own; every memory figure is the median of `repeats` processes. Raises ModelError
-    if the runtime refuses the original, or if it was made by `stock`.
+    if the original was made by `stock`, and, where it is measured, if the runtime refuses it.
     """
 
-    def __init__(
-        self,
-        original: onnx.ModelProto,
-        base_dir: Path,
-        inputs: Mapping[str, Array],
-        *,
-        threads: int | None = None,
-        variants: Sequence[Variant] = tuple(Variant),
-        repeats: int = 2,
-        progress: Callable[[str], None] = lambda stage: None,
-    ) -> None:
-        if is_stock(original):
+    original: onnx.ModelProto
+    base_dir: Path
+    inputs: Mapping[str, Array]
+    _: KW_ONLY
+    threads: int | None = None
+    variants: Sequence[Variant] = tuple(Variant)
+    repeats: int = 2
+    progress: Callable[[str], None] = lambda stage: None
+    _seen: dict[int, _Expected] = field(default_factory=dict, init=False, repr=False)
+    """By the id of the reference, which is kept so that no other model can have it."""
+
+    def __post_init__(self) -> None:
+        if is_stock(self.original):
             raise ModelError("the model was already rewritten for stock options")
-        self._original = self._reference = original
-        self._base_dir = base_dir
-        self._inputs = inputs
-        self._recipe = STOCK.with_threads(threads)
-        self._variants = variants
-        self._repeats = repeats
-        self._progress = progress
-        self._outputs: dict[OptimizationLevel, dict[str, Array]] = {}
-        progress("measuring the original with default options")
-        self.before = self._measured(original)
+
+    @cached_property
+    def before(self) -> SessionMemory:
         """What the original takes with default options."""
+        self.progress("measuring the original with default options")
+        return self._measured(self.original)
+
+    @property
+    def _recipe(self) -> Recipe:
+        return STOCK.with_threads(self.threads)
 
     def rewrite(
         self,
@@ -189,29 +177,29 @@ class StockTrial:
         model whose bits count, if that is not the original. A variant that cannot be built says so
         in its reason.
         """
-        if reference is not None and reference is not self._reference:
-            self._reference, self._outputs = reference, {}
-        built = []
+        before, built = self.before, []
         warm = [] if warm_bytes is None else [warm_bytes]
-        for variant in self._variants:
-            self._progress(f"measuring the variant '{variant}'")
+        for variant in self.variants:
+            self.progress(f"measuring the variant '{variant}'")
             built.append(self._build(model, variant, warm))
         built.sort(key=_total)
         candidates: list[Candidate] = []
         chosen = None
         for candidate in built:
             if chosen is None and candidate.memory is not None:
-                self._progress(f"checking the variant '{candidate.variant}'")
-                candidate = self._judged(candidate, max_time_ratio)
+                self.progress(f"checking the variant '{candidate.variant}'")
+                candidate = self._judged(
+                    candidate, max_time_ratio, self.original if reference is None else reference
+                )
                 if not candidate.reason:
                     chosen = candidate
             candidates.append(candidate)
-        best = self._original if chosen is None or chosen.made is None else chosen.made.model
-        return StockResult(best, chosen, self.before, tuple(candidates))
+        best = self.original if chosen is None or chosen.made is None else chosen.made.model
+        return StockResult(best, chosen, before, tuple(candidates))
 
     def _measured(self, model: onnx.ModelProto) -> SessionMemory:
         return measure_session(
-            model, self._base_dir, self._inputs, self._recipe, repeats=self._repeats
+            model, self.base_dir, self.inputs, self._recipe, repeats=self.repeats
         )
 
     def _build(self, model: onnx.ModelProto, variant: Variant, warm: list[int]) -> Candidate:
@@ -226,27 +214,30 @@ class StockTrial:
 
     def _warm_bytes(self, model: onnx.ModelProto) -> int:
         """The most that the planned model holds at once, arena off."""
-        source = in_memory(stock(model).model, self._base_dir)
+        source = in_memory(stock(model).model, self.base_dir)
         recipe = replace(self._recipe, cpu_arena=False)
-        return measure_activation(source, self._inputs, recipe, 2).peak_bytes
+        return measure_activation(source, self.inputs, recipe, 2).peak_bytes
 
-    def _judged(self, candidate: Candidate, max_time_ratio: float) -> Candidate:
+    def _judged(
+        self, candidate: Candidate, max_time_ratio: float, reference: onnx.ModelProto
+    ) -> Candidate:
         """The candidate with everything asked that decides; `reason` if it must not be taken."""
         made, memory = candidate.made, candidate.memory
         assert made is not None
         assert memory is not None
         if reason := _more_memory(memory, self.before):
             return replace(candidate, reason=reason)
-        outputs = run_outputs(in_memory(made.model, self._base_dir), self._inputs, self._recipe)
+        outputs = self._outputs(made.model, OptimizationLevel.ALL)
+        expected = self._expected(reference)
         candidate = replace(
             candidate,
-            same_as_unoptimized=self._same(outputs, OptimizationLevel.NONE),
-            same_as_stock=self._same(outputs, OptimizationLevel.ALL),
+            same_as_unoptimized=not different_names(expected.unoptimized, outputs),
+            same_as_stock=not different_names(expected.optimized, outputs),
         )
         if not (candidate.same_as_unoptimized or candidate.same_as_stock):
             return replace(candidate, reason="outputs differ from the original's")
         if candidate.variant in _CHAINED:
-            order = check_order(made, self._base_dir, self._inputs, threads=self._recipe.threads)
+            order = check_order(made, self.base_dir, self.inputs, threads=self.threads)
             candidate = replace(candidate, order=order)
             if not order.as_planned:
                 return replace(candidate, reason=f"{order.inversions} steps ran out of order")
@@ -256,19 +247,22 @@ class StockTrial:
             return replace(candidate, reason=f"{percent:+.0f}% time")
         return candidate
 
-    def _same(self, outputs: Mapping[str, Array], level: OptimizationLevel) -> bool:
-        if level not in self._outputs:
-            source = in_memory(self._reference, self._base_dir)
-            recipe = replace(self._recipe, optimization=level)
-            self._outputs[level] = run_outputs(source, self._inputs, recipe)
-        return not different_names(self._outputs[level], outputs)
+    def _outputs(self, model: onnx.ModelProto, level: OptimizationLevel) -> Mapping[str, Array]:
+        source = in_memory(model, self.base_dir)
+        return run_outputs(source, self.inputs, replace(self._recipe, optimization=level))
+
+    def _expected(self, reference: onnx.ModelProto) -> _Expected:
+        if id(reference) not in self._seen:
+            made = (self._outputs(reference, level) for level in _COMPARED_LEVELS)
+            self._seen[id(reference)] = _Expected(reference, *made)
+        return self._seen[id(reference)]
 
     def _times(self, model: onnx.ModelProto, max_time_ratio: float) -> TimeComparison:
         """Original, then candidate; a second, longer look decides close cases."""
-        sources = [in_memory(m, self._base_dir) for m in (self._original, model)]
-        times = measure_times(sources, self._inputs, [self._recipe] * 2, pairs=7)
+        sources = [in_memory(m, self.base_dir) for m in (self.original, model)]
+        times = measure_times(sources, self.inputs, [self._recipe] * 2, pairs=7)
         if abs(times.ratios[1] - max_time_ratio) < _CLOSE_TIME_RATIO:
-            times = measure_times(sources, self._inputs, [self._recipe] * 2, pairs=21)
+            times = measure_times(sources, self.inputs, [self._recipe] * 2, pairs=21)
         return times
 
 

@@ -23,6 +23,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from benchmarks.instruments import cap_actions
 from onnxremat.errors import UsageError
 from onnxremat.runtimes.measure import Model
 from onnxremat.runtimes.process import MALLOC_THRESHOLD_BYTES, ModelSource, one_line, run_job
@@ -97,7 +98,7 @@ def run_capped(
     source = model if isinstance(model, ModelSource) else ModelSource(path=Path(model))
     options = {"cap_bytes": cap_bytes, "runs": runs, "one_region": regions is Regions.ONE}
     with run_job(
-        "capped",
+        cap_actions.capped,
         [source],
         [recipe],
         inputs,

@@ -3,8 +3,8 @@
 import pytest
 from onnx import NodeProto, helper
 
-from onnxremat.costs import DEFAULT_COSTS, CostModel, flop_count, moved_bytes, op_cost
 from onnxremat.importer import ValueType
+from onnxremat.importer.costs import DEFAULT_COSTS, CostModel, flop_count, moved_bytes, op_cost
 
 node = helper.make_node
 

@@ -6,9 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxremat.errors import ModelError, UsageError
-from onnxremat.runtimes.arena import ArenaFullError, Request, simulate
-from onnxremat.runtimes.cap import (
+from benchmarks.instruments.cap import (
     CAP_RECIPE,
     Regions,
     Stage,
@@ -16,7 +14,9 @@ from onnxremat.runtimes.cap import (
     run_capped,
     smallest_cap,
 )
-from onnxremat.runtimes.cap_prediction import one_region, predict_arena
+from benchmarks.instruments.cap_prediction import one_region, predict_arena
+from onnxremat.errors import ModelError, UsageError
+from onnxremat.runtimes.arena import ArenaFullError, Request, simulate
 from onnxremat.runtimes.inputs import make_inputs
 from onnxremat.runtimes.measure import in_memory
 from onnxremat.runtimes.profiling import profile_run

@@ -6,13 +6,14 @@ import numpy as np
 import onnx
 import pytest
 
+from benchmarks.instruments.branches import early_outputs, with_branch_inlined, working_branch
+from benchmarks.instruments.predict_stock import predict_stock, stock_sessions
+from benchmarks.instruments.slack import load_slack, written_pages
 from onnxremat.errors import ModelError
-from onnxremat.runtimes.branches import early_outputs, with_branch_inlined, working_branch
+from onnxremat.runtimes.arena import RegionUse
 from onnxremat.runtimes.inputs import make_inputs
 from onnxremat.runtimes.measure import in_memory, measure_activation, run_outputs
-from onnxremat.runtimes.predict_stock import predict_stock, stock_sessions
 from onnxremat.runtimes.recipe import STOCK, OptimizationLevel
-from onnxremat.runtimes.slack import RegionUse, load_slack
 from onnxremat_rewriters.stock import stock
 from tests.runtimes.build import FLOAT, INT64, model, node, value
 from tests.runtimes.test_optimize import residual
@@ -122,7 +123,7 @@ def test_a_branch_that_passes_on_outer_values_is_refused() -> None:
 
 def test_what_loading_leaves_is_no_more_than_what_is_written(tmp_path: Path) -> None:
     uses = [RegionUse(1 << 20, b"\1" * 100 + b"\0" * 100 + b"\1" * 56), RegionUse(8192, b"\1\1")]
-    assert list(uses[0].written()) == [(0, 100), (200, 56)]
+    assert list(written_pages(uses[0])) == [(0, 100), (200, 56)]
     graph = many_sizes()
     few, many = load_slack(graph, tmp_path, make_inputs(graph), ONE, [uses[:1], uses])
     assert 0 <= few <= 156 * 4096

@@ -21,8 +21,7 @@ from onnxremat.runtimes.arena import (
     Request,
     simulate,
 )
-from onnxremat.runtimes.order import emulated_order
-from onnxremat.runtimes.profiling import RunProfile
+from onnxremat.runtimes.profiling import RunProfile, emulated_order
 from onnxremat.runtimes.provable import ProvableType
 from onnxremat.runtimes.recipe import OptimizationLevel, Recipe
 from onnxremat.runtimes.scratch import (

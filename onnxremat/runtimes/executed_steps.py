@@ -15,6 +15,7 @@ from pathlib import Path
 import onnx
 
 from onnxremat.importer.nodes import subgraphs
+from onnxremat.runtimes import worker_actions
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.recipe import STOCK, OptimizationLevel
 from onnxremat.runtimes.wire import Array
@@ -63,7 +64,7 @@ def check_order(
     if not optimized:
         recipe = replace(recipe, optimization=OptimizationLevel.NONE)
     source = ModelSource(model=named, base_dir=Path(base_dir))
-    with run_job("profile", [source], [recipe], inputs, options={"runs": 1}) as job:
+    with run_job(worker_actions.profile, [source], [recipe], inputs, options={"runs": 1}) as job:
         events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
     names = [
         event["name"].removesuffix(_KERNEL)

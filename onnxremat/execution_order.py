@@ -13,17 +13,14 @@ emulations equal 1.31.1 on random graphs.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import onnx
 
-from onnxremat.runtimes.recipe import ExecutionOrder
-from onnxremat.runtimes.rules import EAGER_OPS
+from onnxremat.importer.nodes import is_constant, reads
 
-
-def emulated_order(nodes: Sequence[onnx.NodeProto], mode: ExecutionOrder) -> list[int]:
-    """The nodes as the runtime executes them in a mode."""
-    return (priority_order if mode is ExecutionOrder.PRIORITY else default_order)(nodes)
+EAGER_OPS = frozenset({"Shape", "Size"})
+"""Started as soon as their input exists in PRIORITY_BASED, whatever the order of the file says."""
 
 
 def priority_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
@@ -70,37 +67,11 @@ def default_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
     return order
 
 
-def node_reads(node: onnx.NodeProto) -> Iterator[str]:
-    """The names a node reads: its inputs, then the outer values that its subgraphs capture."""
-    yield from (name for name in node.input if name)
-    for graph in _subgraphs(node):
-        yield from _captured(graph)
-
-
-def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == onnx.AttributeProto.GRAPHS:
-            yield from attribute.graphs
-
-
-def _captured(graph: onnx.GraphProto) -> Iterator[str]:
-    """Names that a subgraph reads and does not define, in the order of reading."""
-    own = {value.name for value in graph.input}
-    own.update(tensor.name for tensor in graph.initializer)
-    own.update(tensor.values.name for tensor in graph.sparse_initializer)
-    own.update(name for node in graph.node for name in node.output)
-    for node in graph.node:
-        yield from (name for name in node_reads(node) if name not in own)
-    yield from (value.name for value in graph.output if value.name not in own)
-
-
 def _edges(nodes: Sequence[onnx.NodeProto]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
     """Producers and readers of every node that executes, each ascending, without repetition."""
     executed = [v for v, node in enumerate(nodes) if not is_constant(node)]
     maker = {name: v for v in executed for name in nodes[v].output if name}
-    producers = {v: _unique(maker.get, node_reads(nodes[v])) for v in executed}
+    producers = {v: _unique(maker.get, reads(nodes[v])) for v in executed}
     readers: dict[int, list[int]] = {v: [] for v in executed}
     for v, made_by in producers.items():
         for p in made_by:
@@ -110,8 +81,3 @@ def _edges(nodes: Sequence[onnx.NodeProto]) -> tuple[dict[int, list[int]], dict[
 
 def _unique(find: Callable[[str], int | None], names: Iterable[str]) -> list[int]:
     return sorted({v for name in names if (v := find(name)) is not None})
-
-
-def is_constant(node: onnx.NodeProto) -> bool:
-    """Whether a node is a Constant: it becomes an initializer at load and does not execute."""
-    return node.op_type == "Constant" and node.domain in ("", "ai.onnx")

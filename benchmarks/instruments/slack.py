@@ -9,31 +9,15 @@ written, and looks by how much less than that its resident memory grows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
+from benchmarks.instruments import slack_actions
+from onnxremat.runtimes.arena import RegionUse
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.recipe import Recipe
 from onnxremat.runtimes.wire import Array
-
-
-@dataclass(frozen=True)
-class RegionUse:
-    """A region of an arena: its size, and for each page whether it was written (1) or not (0)."""
-
-    nbytes: int
-    pages: bytes
-
-    def written(self) -> Iterator[tuple[int, int]]:
-        """First page and count of every run of written pages."""
-        start = self.pages.find(b"\1")
-        while start >= 0:
-            end = self.pages.find(b"\0", start)
-            end = len(self.pages) if end < 0 else end
-            yield start, end - start
-            start = self.pages.find(b"\1", end)
 
 
 def load_slack(
@@ -50,8 +34,22 @@ def load_slack(
     has no such allocator to ask (other than Linux). Raises ModelError if the runtime refuses.
     """
     states = [
-        [{"bytes": use.nbytes, "written": list(use.written())} for use in state] for state in uses
+        [{"bytes": use.nbytes, "written": list(written_pages(use))} for use in state]
+        for state in uses
     ]
     source = ModelSource(model=model, base_dir=Path(base_dir))
-    with run_job("slack", [source], [recipe], inputs, options={"states": states}) as job:
+    with run_job(
+        slack_actions.slack, [source], [recipe], inputs, options={"states": states}
+    ) as job:
         return tuple(job.answer["slack_bytes"])
+
+
+def written_pages(use: RegionUse) -> Iterator[tuple[int, int]]:
+    """First page and count of every run of written pages."""
+    pages = use.pages
+    start = pages.find(b"\1")
+    while start >= 0:
+        end = pages.find(b"\0", start)
+        end = len(pages) if end < 0 else end
+        yield start, end - start
+        start = pages.find(b"\1", end)

@@ -13,8 +13,8 @@ from pathlib import Path
 import onnx
 
 from onnxremat.errors import ModelError
-from onnxremat.importer.nodes import attribute
-from onnxremat.runtimes.order import node_reads
+from onnxremat.importer.nodes import attribute, reads
+from onnxremat.runtimes import worker_actions
 from onnxremat.runtimes.process import ModelSource, run_job
 from onnxremat.runtimes.profiling import executed_inner_nodes, inner_nodes, named_copy
 from onnxremat.runtimes.recipe import Recipe
@@ -37,7 +37,7 @@ def working_branch(model: onnx.ModelProto) -> int | None:
     made = set(nodes[-1].output)
     outer = {name for node in nodes[:-1] for name in node.output}
     sequences = {n for node in nodes if node.op_type in _SEQUENCE_MAKERS for n in node.output}
-    captured = set(node_reads(nodes[-1]))
+    captured = set(reads(nodes[-1]))
     outputs = {value.name for value in model.graph.output}
     if outputs & outer or not outputs & made or not captured & sequences:
         return None
@@ -107,7 +107,7 @@ def taken_branch(
     a child. Raises ModelError if the runtime refuses, or if neither branch has a node that ran.
     """
     source = ModelSource(model=named_copy(model), base_dir=Path(base_dir))
-    with run_job("profile", [source], [recipe], inputs, options={"runs": 1}) as job:
+    with run_job(worker_actions.profile, [source], [recipe], inputs, options={"runs": 1}) as job:
         events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
     ran = set(executed_inner_nodes(events, index))
     number = 0

@@ -13,20 +13,20 @@ from pathlib import Path
 
 import onnx
 
-from onnxremat.runtimes.branches import (
+from benchmarks.instruments.branches import (
     early_outputs,
     taken_branch,
     with_branch_inlined,
     working_branch,
 )
+from benchmarks.instruments.slack import load_slack
+from onnxremat.importer.nodes import is_constant, reads
 from onnxremat.runtimes.optimize import Optimized, optimize_offline
-from onnxremat.runtimes.order import is_constant, node_reads
 from onnxremat.runtimes.predict import Prediction, predict
 from onnxremat.runtimes.profiling import RunProfile, profile_run
 from onnxremat.runtimes.provable import ProvableType, provable_types
 from onnxremat.runtimes.recipe import STOCK, OptimizationLevel, Recipe
 from onnxremat.runtimes.settle import settled
-from onnxremat.runtimes.slack import load_slack
 from onnxremat.runtimes.wire import Array
 
 
@@ -122,7 +122,7 @@ def _form(model: onnx.ModelProto) -> tuple[object, ...]:
         (
             node.domain,
             node.op_type,
-            *(number.setdefault(name, len(number)) for name in (*node_reads(node), *node.output)),
+            *(number.setdefault(name, len(number)) for name in (*reads(node), *node.output)),
         )
         for node in model.graph.node
     )

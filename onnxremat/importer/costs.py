@@ -11,20 +11,17 @@ each operand once (caches are assumed to serve repetitions). Ops without a formu
 for data movement (Transpose, Concat, Gather) that is the truth, for unknown ops the best guess.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 from onnx import NodeProto
 
-if TYPE_CHECKING:
-    from onnxremat.importer.values import ValueType
+from onnxremat.importer.nodes import DEFAULT_DOMAINS, LAYOUT_DOMAIN
+from onnxremat.importer.values import ValueType
 
-    Types = Sequence[ValueType | None]
-    Flops = Callable[["_Call"], int]
+Types = Sequence[ValueType | None]
+Flops = Callable[["_Call"], int]
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class CostModel:
     overhead_ns: int = 3_000
 
 
-_KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft", "com.microsoft.nchwc")
+_KNOWN_DOMAINS = (*DEFAULT_DOMAINS, "com.microsoft", LAYOUT_DOMAIN)
 
 _SELECTIONS = frozenset(
     {

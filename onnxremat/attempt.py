@@ -1,0 +1,30 @@
+"""What became of a plan: the record that `--explain` prints."""
+
+from dataclasses import dataclass
+
+TAKEN = "taken"
+"""The outcome of the plan that is written."""
+WHOLE_OPS = "whole ops"
+"""Said of what is planned where nothing is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A plan and what became of it.
+
+    `of`: what was planned, whole ops or tiles. `target_bytes`: what the planner was to keep by the
+    model of memory, None for the smallest peak. `planned_bytes`: the peak by that model;
+    `expected_bytes`: by the emulation of the runtime, None if it was not asked; `measured_bytes`:
+    in the runtime, None if it did not come to that. `extra_time`: the share of one pass of whole
+    ops that is added. `outcome`: TAKEN, or why it was not. `seconds`: of all that, on the wall.
+    """
+
+    of: str
+    by: str
+    target_bytes: int | None
+    planned_bytes: int
+    expected_bytes: int | None
+    measured_bytes: int | None
+    extra_time: float
+    outcome: str
+    seconds: float

@@ -1,0 +1,8 @@
+"""Times in the tables of C_MP (see `_chain_dp.PersistentTable` and `_chain_kernels`)."""
+
+NO_TIME = 1 << 29
+"""Infinite, in tables of 32-bit integers."""
+
+LONGEST_TIME = 1 << 28
+"""Makespans in a table stay below it. Times are rounded to units so that n passes over the chain
+do: where n passes take fewer units of the caller, nothing is rounded."""

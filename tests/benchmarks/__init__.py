@@ -1,0 +1,1 @@
+"""Tests of benchmarks.instruments: what they say is checked on ONNX Runtime."""
