@@ -68,7 +68,7 @@ def load_product(model: Path) -> None:
     from onnxremat import cli
     from onnxremat.interrupts import INTERRUPTS, Interrupts
     from onnxremat.planners import compile_kernels
-    from onnxremat.runtimes import provable_worker, session, worker  # noqa: F401
+    from onnxremat.runtimes import session, worker, worker_actions  # noqa: F401
 
     compile_kernels()
     target = model.with_name("loaded.onnx")
