@@ -36,7 +36,6 @@ from onnxremat.planners import PLANNERS
 from onnxremat.planning import (
     ALIKE,
     COUNTED_SECONDS,
-    SMALLEST_SHARE,
     PlanningTime,
     Runtime,
     plan_within,
@@ -134,8 +133,9 @@ class Attempts:
                 tried.append(tiled.last)
                 attempts += tiled.attempts
         if not self._enough(tried):
-            tried.append(self._again(whole, first, part, tiled.last))
-            attempts += tried[-1].attempts
+            again = self._again(whole, first, part, tiled.last)
+            attempts += [one for each in again for one in each.attempts]
+            tried += again
         plans, cut = plans_of(tried), self.options.tiles
         if plans:
             return taken_of(self._best_of(plans), attempts)
@@ -161,18 +161,22 @@ class Attempts:
         best = self._best_of(plans_of([first, tiled.last]))
         return taken_of(best, first.attempts + tiled.attempts)
 
-    def _again(self, whole: Subject, first: Tried, part: PlanningTime, tiled: Tried) -> Tried:
-        """Whole ops in the time that is left: the smallest peak, in the seconds that it has where
-        it is asked for, and from there a faster plan. Unless tiles were better."""
+    def _again(self, whole: Subject, first: Tried, part: PlanningTime, tiled: Tried) -> list[Tried]:
+        """Whole ops in the time that is left, unless tiles were better: the smallest peak, in the
+        seconds that it has where it is asked for, and from there what keeps the limit."""
         if first.nothing:
-            return self._tried(whole, self.clock) if tiled.planned is None else Tried()
+            return [self._tried(whole, self.clock)] if tiled.planned is None else []
         if self.clock.over or self._stopped() or isinstance(first.missed, InfeasibleError):
-            return Tried()
+            return []
         found = first.planned is not None
         if found and (tiled.planned is not None or not part.passed(CUT_SHORT)):
-            return Tried()
-        seconds = SMALLEST_SHARE * self.clock.share(self._shares(whole).smallest).seconds
-        return self._tried(whole, self.clock, starts=first.starts, smallest=seconds)
+            return []
+        seconds = self.clock.share(self._shares(whole).smallest)
+        smallest = self._tried(whole, seconds, starts=first.starts, smallest=True)
+        if self.clock.over or self._enough([smallest]):
+            return [smallest]
+        starts = dict.fromkeys((*smallest.starts, *first.starts))
+        return [smallest, self._tried(whole, self.clock, starts=tuple(starts))]
 
     def _enough(self, tried: list[Tried]) -> bool:
         """Whether nothing better is looked for: a plan keeps the limit in the time of one pass, or
@@ -220,7 +224,7 @@ class Attempts:
         *,
         tiling: TilingPlan | None = None,
         starts: tuple[Schedule, ...] = (),
-        smallest: float | None = None,
+        smallest: bool = False,
     ) -> Tried:
         try:
             return Tried(self._planned(subject, clock, tiling, starts=starts, smallest=smallest))
@@ -241,11 +245,10 @@ class Attempts:
         tiling: TilingPlan | None = None,
         *,
         starts: tuple[Schedule, ...] = (),
-        smallest: float | None = None,
+        smallest: bool = False,
     ) -> Planned:
         """A plan of the subject that keeps the limit where it is measured, looked for in the time
-        of `clock`, from the file's order and `starts`; or from the smallest peak on, for which
-        there are so many seconds."""
+        of `clock`, from the file's order and `starts`, or as the `smallest` peak."""
         target, options = self.target, self.options
         graph = subject.imported.graph
         mode = ExecutionOrder(options.order)
@@ -271,8 +274,8 @@ class Attempts:
         )
         planner = PLANNERS[options.planner].function
         limits = _limits(graph.total_cost(), options, self.progress, self.stop)
-        if smallest is not None:
-            found = smallest_within(problem, planner, limits, clock, runtime, seconds=smallest)
+        if smallest:
+            found = smallest_within(problem, planner, limits, clock, runtime)
         else:
             allowed = _allowed(options)
             found = plan_within(problem, planner, limits, clock, runtime, rewriters=allowed)
@@ -319,8 +322,7 @@ class Attempts:
                 found = untried("one op of the model in tiles exceeds the limit alone")
                 continue
             seconds = self.clock.share(planning)
-            smallest = seconds.seconds if share is None else None
-            one = self._tried(tiled, seconds, tiling=tiling, smallest=smallest)
+            one = self._tried(tiled, seconds, tiling=tiling, smallest=share is None)
             found = found.with_tried(tiling, one)
             if one.planned is not None:
                 break

@@ -8,7 +8,6 @@ what was found so far. All rounds share the seconds of one `PlanningTime`. Where
 the search for the smallest peak may still keep the limit (`smallest_within`).
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -250,49 +249,30 @@ def plan_within(
 
 
 def smallest_within(
-    problem: Problem,
-    planner: Planner,
-    limits: Limits,
-    clock: PlanningTime,
-    runtime: Runtime[F, M],
-    *,
-    seconds: float = math.inf,
+    problem: Problem, planner: Planner, limits: Limits, clock: PlanningTime, runtime: Runtime[F, M]
 ) -> Found[M]:
     """The plan of the smallest peak that is found, or a faster one of about that peak, measured.
 
-    With a budget this is what keeps it if a search that is directed at it does not: whatever is
-    found without one, in as many `seconds`, keeps the budget if it can be kept; the time that is
-    left is for a smaller one if that misses, then for a faster one within it. Raises
-    PlanMissedError if it is not kept.
+    With a budget, the smallest alone, in as many seconds: what is found without one keeps the
+    budget if it can be kept. Raises PlanMissedError if it does not.
     """
     rounds, limit = _Rounds(problem, planner, limits, clock, runtime), problem.budget_bytes
-    most = None if limit is None else limit - max(0, runtime.error_bytes)
-    smallest = rounds.plan(None, min(seconds, SMALLEST_SHARE * clock.left_seconds))
-    if not (smallest.plan.meets(most) or smallest.plan.proved or clock.over):
-        starts = (smallest.plan.schedule,)
-        smaller = rounds.plan(None, SMALLEST_SHARE * clock.left_seconds, starts)
-        rounds.ended(smallest, "refused: planned above the limit")
-        smallest = smaller
-    plans, peak = [smallest], smallest.plan.peak_bytes
-    if smallest.plan.extra_time > 0 and not clock.over:
-        most = int((1 + ALIKE) * peak) if most is None else max(peak, most)
-        faster = rounds.plan(most, clock.left_seconds, (smallest.plan.schedule,))
-        if faster.plan.meets(most) and faster.plan.time_cost < smallest.plan.time_cost:
-            plans.append(faster)
+    best = rounds.plan(None, SMALLEST_SHARE * clock.left_seconds)
+    if limit is None and best.plan.extra_time > 0 and not clock.over:
+        most = int((1 + ALIKE) * best.plan.peak_bytes)
+        faster = rounds.plan(most, clock.left_seconds, (best.plan.schedule,))
+        if faster.plan.meets(most) and faster.plan.time_cost < best.plan.time_cost:
+            rounds.ended(best, "refused: another plan of about that peak takes less time")
+            best = faster
         else:
             rounds.ended(faster, "refused: it takes no less time, or more memory")
-    while True:
-        one = plans.pop()
-        forecast = runtime.forecast(one.plan)
-        made = runtime.make(forecast)
-        taken = made.measured_bytes
-        if limit is None or taken <= limit:
-            for slower in plans:
-                rounds.ended(slower, "refused: another plan takes less time")
-            return rounds.found(one, forecast, made)
-        rounds.ended(one, f"refused: measured {_above(taken, limit)}", forecast, made)
-        if not plans:
-            raise rounds.missed(one.plan, limit, taken)
+    forecast = runtime.forecast(best.plan)
+    made = runtime.make(forecast)
+    taken = made.measured_bytes
+    if limit is None or taken <= limit:
+        return rounds.found(best, forecast, made)
+    rounds.ended(best, f"refused: measured {_above(taken, limit)}", forecast, made)
+    raise rounds.missed(best.plan, limit, taken)
 
 
 @dataclass(frozen=True)
