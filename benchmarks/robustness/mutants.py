@@ -34,15 +34,17 @@ MUTANT_SECONDS = 60.0
 
 COMPARE_SECONDS = 20.0
 
-_QUICK = ("--time-limit", "0.3")
+_ENDS = ("--run-limit", "10")
+"""A loop that a mutant made endless is ended after so many seconds, long before MUTANT_SECONDS."""
+_QUICK = ("--time-limit", "0.3", *_ENDS)
 COMMANDS: tuple[tuple[float, tuple[str, ...]], ...] = (
     (0.34, ("rewrite", "--mem", "min", *_QUICK, "--no-verify")),
     (0.08, ("rewrite", "--mem", "60%", *_QUICK)),
     (0.04, ("rewrite", "--mem", "min", *_QUICK, "--no-tiling", "--optimize", "extended")),
     (0.04, ("rewrite", "--mem", "min", *_QUICK, "--runtime", "generic", "--no-verify")),
     (0.04, ("rewrite", "--mem", "min", *_QUICK, "--no-verify", "--allow-rounding")),
-    (0.26, ("audit",)),
-    (0.10, ("verify",)),
+    (0.26, ("audit", *_ENDS)),
+    (0.10, ("verify", *_ENDS)),
     (0.10, ("open",)),
 )
 """Shares of the commands, and their options."""
