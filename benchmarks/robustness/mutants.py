@@ -104,7 +104,7 @@ def _run(
         return forked(run, folder, seconds=MUTANT_SECONDS, temporary=folder / "tmp"), command
     if command[0] == "verify":
         original = seed.original or "model.onnx"
-        arguments = ["verify", original, "model.onnx", *dims]
+        arguments = ["verify", original, "model.onnx", *command[1:], *dims]
     else:
         arguments = [command[0], "model.onnx", *command[1:], *dims]
         if command[0] == "rewrite":
