@@ -154,13 +154,13 @@ def plan(folder: Path, names: list[str], share: float) -> None:
 
 def planned_again(original: Any, share: float) -> tuple[dict[str, Any], dict[str, Any]]:
     """Original, released and recomputed to `share` of the released peak; and what was planned."""
-    from onnxremat.execution_order import EAGER_OPS
+    from onnxremat.core.memory import MemoryRules, profile
+    from onnxremat.core.problem import Limits, Problem
+    from onnxremat.core.schedule import given_order, with_eager_ops
     from onnxremat.importer import bind_dimensions, from_proto, import_model, infer_types
-    from onnxremat.memory import MemoryRules, profile
-    from onnxremat.plan import Limits, Problem
+    from onnxremat.importer.execution_order import EAGER_OPS
+    from onnxremat.ort.emulation.rules import VIEW_OPS
     from onnxremat.planners import PLANNERS
-    from onnxremat.runtimes.rules import VIEW_OPS
-    from onnxremat.schedule import given_order, with_eager_ops
     from onnxremat_rewriters.recompute import apply_schedule
     from onnxremat_rewriters.release import release
 

@@ -31,25 +31,30 @@ import onnx
 from benchmarks.published import load_published
 from benchmarks.tables import commit
 from models import BUILDERS, TRAINING
-from onnxremat.graph import Graph, Op, Tensor
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.plan import Limits, Problem
+from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.graph import Graph, Op, Tensor
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.problem import Limits, Problem
+from onnxremat.core.schedule import given_order
+from onnxremat.options import Options
 from onnxremat.planners import compile_kernels
-from onnxremat.planners._decomposition import (
+from onnxremat.planners.decompositions.path_decomposition import (
+    add_spine,
+    check_path,
+    from_layout,
+    layouts,
+)
+from onnxremat.planners.decompositions.tree_decomposition import (
     check_tree,
     dependency_edges,
     separators,
     tree_decomposition,
 )
-from onnxremat.planners._engine import Clock, Score
-from onnxremat.planners._path_decomposition import add_spine, check_path, from_layout, layouts
 from onnxremat.planners.pwremat import spined_paths
 from onnxremat.planners.pwremat import sweep as path_sweep
+from onnxremat.planners.search.engine import Clock, Score
 from onnxremat.planners.twremat import sweep as tree_sweep
 from onnxremat.planners.twremat import twremat
-from onnxremat.prepare import Options
-from onnxremat.rewriting import rewrite
-from onnxremat.schedule import given_order
 from tests.models.sizes import tiny
 from tests.planners.guarantees import (
     check_path_schedule,

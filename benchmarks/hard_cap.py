@@ -24,13 +24,14 @@ import onnx
 from benchmarks.instruments.cap import CappedRun, Regions, measure_arena, run_capped, smallest_cap
 from benchmarks.instruments.cap_prediction import ArenaPrediction, predict_arena
 from benchmarks.tables import commit, markdown
-from onnxremat.errors import OnnxrematError
-from onnxremat.prepare import Feed, Options, prepare_feed
-from onnxremat.rewriting import rewrite
-from onnxremat.runtimes.library import RUNTIME_VERSION
-from onnxremat.runtimes.measure import in_memory
-from onnxremat.runtimes.profiling import profile_run
-from onnxremat.runtimes.provable import provable_types
+from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.errors import OnnxrematError
+from onnxremat.options import Options
+from onnxremat.ort.library import RUNTIME_VERSION
+from onnxremat.ort.measuring.measure import in_memory
+from onnxremat.ort.measuring.profile import profile_run
+from onnxremat.ort.measuring.provable import provable_types
+from onnxremat.subject import Feed, prepare_feed
 
 LIMITS = {
     "unet_train_aot": "65%",

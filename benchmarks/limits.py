@@ -39,14 +39,16 @@ import onnxruntime
 import onnxremat
 from benchmarks.tables import commit, markdown
 from models import BUILDERS
-from onnxremat.attempts import Attempts, substituted
-from onnxremat.errors import InfeasibleError, ModelError, NoPlanFoundError, OnnxrematError
-from onnxremat.outcomes import Planned
-from onnxremat.planning import PlanningTime
-from onnxremat.prepare import Options, Subject, prepare, prepare_planner, silent
+from onnxremat.core.errors import InfeasibleError, ModelError, NoPlanFoundError, OnnxrematError
+from onnxremat.core.units import parse_limit
+from onnxremat.fitting.loop import PlanningTime
+from onnxremat.fitting.outcomes import Planned
+from onnxremat.fitting.strategy import Attempts, substituted
+from onnxremat.options import Options
+from onnxremat.stages import silent
+from onnxremat.subject import Subject, prepare, prepare_planner
 from onnxremat.targets.target import Target
 from onnxremat.tiling.routes import TOLERANCE
-from onnxremat.units import parse_limit
 
 THREADS = 2
 LIMITS = ("80%", "60%", "50%", "40%", "min")

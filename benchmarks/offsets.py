@@ -26,14 +26,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxremat.memory import profile
+from onnxremat.core.memory import profile
+from onnxremat.core.problem import Limits, Problem
+from onnxremat.core.schedule import given_order, with_eager_ops
 from onnxremat.offsets import Block, check_placement, live_peak_bytes, place
-from onnxremat.plan import Limits, Problem
+from onnxremat.options import Options
 from onnxremat.planners import PLANNERS
-from onnxremat.prepare import Options, prepare
-from onnxremat.runtimes.generic import static_blocks
-from onnxremat.schedule import given_order, with_eager_ops
-from onnxremat.targets.static import StaticTarget
+from onnxremat.subject import prepare
+from onnxremat.targets.static_plan import static_blocks
+from onnxremat.targets.static_target import StaticTarget
 
 SUPERMALLOC_SECONDS = 10.0
 PLANNING_SECONDS = 5.0

@@ -31,17 +31,18 @@ import onnx
 from benchmarks.published import load_published
 from benchmarks.tables import commit
 from models import BUILDERS
-from onnxremat.bounds import peak_bound
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.memory import PAPER_RULES, MemoryRules, profile
-from onnxremat.plan import Limits, PlanStatus, Problem
+from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import PAPER_RULES, MemoryRules, profile
+from onnxremat.core.problem import Limits, PlanStatus, Problem
+from onnxremat.core.schedule import Schedule, given_order, with_eager_ops
+from onnxremat.options import Options
+from onnxremat.ort.emulation.rules import RECIPE_RULES
 from onnxremat.planners import compile_kernels
-from onnxremat.planners._exact import exact_order
+from onnxremat.planners.exact_order.rising_threshold import exact_order
 from onnxremat.planners.reorder import reorder
-from onnxremat.prepare import Options, prepare
-from onnxremat.rewriting import rewrite
-from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.schedule import Schedule, given_order, with_eager_ops
+from onnxremat.subject import prepare
 
 PROOF_SECONDS = 5.0
 PROVED = ("inception", "densenet", "nasnet", "randwire", "unet", "transformer", "mobilenet")

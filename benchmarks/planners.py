@@ -42,14 +42,15 @@ import onnx
 from benchmarks.published import load_published
 from benchmarks.tables import commit, row
 from models import BUILDERS
-from onnxremat.bounds import peak_bound
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.memory import PAPER_RULES, MemoryRules, profile
-from onnxremat.plan import Limits, Plan, PlanStatus, Problem, Progress
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import PAPER_RULES, MemoryRules, profile
+from onnxremat.core.problem import Limits, Plan, PlanStatus, Problem, Progress
+from onnxremat.core.schedule import given_order, with_eager_ops
+from onnxremat.options import Options
+from onnxremat.ort.emulation.rules import RECIPE_RULES
 from onnxremat.planners import PLANNERS, compile_kernels
-from onnxremat.prepare import Options, prepare
-from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.schedule import given_order, with_eager_ops
+from onnxremat.subject import prepare
 from tests.exhaustive import least_peak, least_time
 
 MARKS = (1.0, 2.0, 3.0, 5.0, 60.0, 90.0)
@@ -236,8 +237,8 @@ def moves_part(shared: Path) -> Iterator[tuple[list[str], bool]]:
     """Moves of the annealing at rl_n1000's budget of 80%, and reloading the whole sequence."""
     import numba
 
-    from onnxremat.planners._edit import load
-    from onnxremat.planners._engine import Clock, Cooling, Engine, score
+    from onnxremat.planners.search.edit import load
+    from onnxremat.planners.search.engine import Clock, Cooling, Engine, score
 
     @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
     def reload(flat: object, state: object, steps: object, count: int) -> None:

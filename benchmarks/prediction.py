@@ -41,27 +41,29 @@ import onnx
 from benchmarks import tables
 from benchmarks.instruments.predict_stock import less_slack, stock_sessions
 from benchmarks.tables import commit
-from onnxremat.errors import OnnxrematError
-from onnxremat.execution_order import default_order, priority_order
+from onnxremat.core.errors import OnnxrematError
+from onnxremat.core.memory import profile
+from onnxremat.core.problem import Limits, Problem
+from onnxremat.core.schedule import given_order, with_eager_ops
+from onnxremat.importer.execution_order import default_order, priority_order
 from onnxremat.importer.nodes import is_constant
-from onnxremat.memory import profile
-from onnxremat.plan import Limits, Problem
-from onnxremat.planners import PLANNERS
-from onnxremat.prepare import Feed, Options, prepare, prepare_feed
-from onnxremat.runtimes import worker_actions
-from onnxremat.runtimes.library import RUNTIME_VERSION, ort
-from onnxremat.runtimes.measure import in_memory, measure_activation, measure_resident
-from onnxremat.runtimes.predict import Prediction, predict
-from onnxremat.runtimes.process import ModelSource, run_job
-from onnxremat.runtimes.profiling import (
+from onnxremat.options import Options
+from onnxremat.ort.child import actions as worker_actions
+from onnxremat.ort.child.process import ModelSource, run_job
+from onnxremat.ort.child.wire import Array
+from onnxremat.ort.emulation.predict import Prediction, predict
+from onnxremat.ort.emulation.rules import RECIPE_RULES
+from onnxremat.ort.library import RUNTIME_VERSION, ort
+from onnxremat.ort.measuring.measure import in_memory, measure_activation, measure_resident
+from onnxremat.ort.measuring.profile import (
     RunProfile,
     inner_nodes,
     named_copy,
     profile_run,
     read_profile,
 )
-from onnxremat.runtimes.provable import provable_types
-from onnxremat.runtimes.recipe import (
+from onnxremat.ort.measuring.provable import provable_types
+from onnxremat.ort.recipe import (
     RECIPE,
     STOCK,
     ExecutionOrder,
@@ -69,10 +71,9 @@ from onnxremat.runtimes.recipe import (
     Recipe,
     session_options,
 )
-from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.runtimes.settle import settled
-from onnxremat.runtimes.wire import Array
-from onnxremat.schedule import given_order, with_eager_ops
+from onnxremat.ort.settle import settled
+from onnxremat.planners import PLANNERS
+from onnxremat.subject import Feed, prepare, prepare_feed
 from onnxremat_rewriters.recompute import apply_schedule
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.stock import stock

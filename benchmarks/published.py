@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
 
 
 def load_published(path: Path) -> Graph:

@@ -26,10 +26,10 @@ import onnxruntime
 import onnxremat
 from benchmarks.tables import commit, markdown
 from models import BUILDERS
-from onnxremat.errors import OnnxrematError
-from onnxremat.prepare import Options
-from onnxremat.rewriting import RewriteResult, rewrite
-from onnxremat.units import format_seconds
+from onnxremat.commands.rewrite import RewriteResult, rewrite
+from onnxremat.core.errors import OnnxrematError
+from onnxremat.core.units import format_seconds
+from onnxremat.options import Options
 
 AGREEMENT = 0.02
 """How far the measured peak may be from the planned one."""

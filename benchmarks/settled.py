@@ -31,15 +31,16 @@ from onnx.backend.test.loader import load_model_tests
 
 from benchmarks.prediction import DIMS, SHAPES
 from benchmarks.tables import commit, markdown
-from onnxremat.errors import OnnxrematError
+from onnxremat.core.errors import OnnxrematError
 from onnxremat.importer import from_proto
-from onnxremat.prepare import Options, prepare_feed
-from onnxremat.runtimes.library import RUNTIME_ERRORS, RUNTIME_VERSION, ort
-from onnxremat.runtimes.profiling import named_copy, read_profile
-from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, Recipe, session_options
-from onnxremat.runtimes.runner import DATA_FOLDER
-from onnxremat.runtimes.wire import REINTERPRETED, as_numpy, is_foreign
-from onnxremat.runtimes.worker_actions import STATS_CONFIG
+from onnxremat.options import Options
+from onnxremat.ort.child.actions import STATS_CONFIG
+from onnxremat.ort.child.runner import DATA_FOLDER
+from onnxremat.ort.child.wire import REINTERPRETED, as_numpy, is_foreign
+from onnxremat.ort.library import RUNTIME_ERRORS, RUNTIME_VERSION, ort
+from onnxremat.ort.measuring.profile import named_copy, read_profile
+from onnxremat.ort.recipe import RECIPE, ExecutionOrder, Recipe, session_options
+from onnxremat.subject import prepare_feed
 from onnxremat_rewriters.graft import graft, labelled
 from onnxremat_rewriters.release import release
 
@@ -130,7 +131,7 @@ def judged(subject: Subject, scratch: Path) -> str:
 
 
 def _settled(subject: Subject, model: onnx.ModelProto, scratch: Path) -> onnx.ModelProto:
-    """`runtimes.settle.settled` in this process."""
+    """`ort.settle.settled` in this process."""
     asked = labelled(model)
     options = session_options(RECIPE)
     options.optimized_model_filepath = str(scratch / "executed.onnx")

@@ -34,18 +34,19 @@ from onnx import TensorProto, helper, numpy_helper
 import onnxremat
 from benchmarks.tables import commit, markdown
 from models import BUILDERS
-from onnxremat.errors import NoPlanFoundError, OnnxrematError
-from onnxremat.plan import Limits, Problem
+from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.errors import NoPlanFoundError, OnnxrematError
+from onnxremat.core.problem import Limits, Problem
+from onnxremat.core.schedule import given_order, with_eager_ops
+from onnxremat.core.units import parse_limit
+from onnxremat.options import Options
+from onnxremat.ort.emulation.rules import RECIPE_RULES
+from onnxremat.ort.measuring.measure import measure_activation
+from onnxremat.ort.measuring.session_memory import SessionMemory
 from onnxremat.planners import PLANNERS
-from onnxremat.prepare import Options, prepare
-from onnxremat.rewriting import rewrite
-from onnxremat.runtimes.measure import measure_activation
-from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.runtimes.session_memory import SessionMemory
-from onnxremat.schedule import given_order, with_eager_ops
-from onnxremat.targets.stock import StockTarget
+from onnxremat.subject import prepare
+from onnxremat.targets.stock_target import StockTarget
 from onnxremat.targets.stock_trial import FIRST_RUN_NOISE_BYTES, LONGEST_TIME_RATIO, StockResult
-from onnxremat.units import parse_limit
 
 REQUIRED_SAVING = 0.45
 PLANNING_SECONDS = 10.0

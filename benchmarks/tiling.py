@@ -34,22 +34,23 @@ from onnx import numpy_helper
 import onnxremat
 from benchmarks.tables import commit, markdown
 from models import BUILDERS
-from onnxremat.plan import Limits, Problem
-from onnxremat.planners import PLANNERS, compile_kernels
-from onnxremat.prepare import Options, Subject, prepare
-from onnxremat.runtimes.compare import different_names
-from onnxremat.runtimes.measure import (
+from onnxremat.core.problem import Limits, Problem
+from onnxremat.core.units import format_seconds
+from onnxremat.options import Options
+from onnxremat.ort.emulation.predict import BOOKKEEPING_NODE_BYTES
+from onnxremat.ort.emulation.rules import RECIPE_RULES
+from onnxremat.ort.measuring.compare import different_names
+from onnxremat.ort.measuring.measure import (
     in_memory,
     measure_activation,
     measure_times,
     run_outputs,
 )
-from onnxremat.runtimes.predict import BOOKKEEPING_NODE_BYTES
-from onnxremat.runtimes.recipe import ExecutionOrder
-from onnxremat.runtimes.rules import RECIPE_RULES
+from onnxremat.ort.recipe import ExecutionOrder
+from onnxremat.planners import PLANNERS, compile_kernels
+from onnxremat.subject import Subject, prepare
 from onnxremat.targets.target import own_schedule
 from onnxremat.tiling import Tiling, TilingPlan, choose_regions, tiled_subject
-from onnxremat.units import format_seconds
 from onnxremat_rewriters.recompute import apply_schedule
 from onnxremat_rewriters.tile import Region
 

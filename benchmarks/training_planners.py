@@ -31,17 +31,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.tables import commit, markdown, row
-from onnxremat.errors import InfeasibleError, NoPlanFoundError, OnnxrematError, VerificationError
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.planners._chain import chain_of, simulate
-from onnxremat.planners._chain_dp import (
+from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.errors import (
+    InfeasibleError,
+    NoPlanFoundError,
+    OnnxrematError,
+    VerificationError,
+)
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.schedule import given_order
+from onnxremat.core.training import Stages, TrainingSplit, split_training
+from onnxremat.options import Options
+from onnxremat.planners.chains.chain_dp import (
     FloatingTable,
     PersistentTable,
     floating_sequence,
     persistent_sequence,
 )
-from onnxremat.planners._lower_sets import (
+from onnxremat.planners.chains.chain_model import chain_of, simulate
+from onnxremat.planners.chains.stages import canonical_schedule
+from onnxremat.planners.chains.strategies import (
     Family,
     ForwardGraph,
     all_lower_sets,
@@ -50,11 +60,6 @@ from onnxremat.planners._lower_sets import (
     members,
     reachability_family,
 )
-from onnxremat.planners._stages import canonical_schedule
-from onnxremat.prepare import Options
-from onnxremat.rewriting import rewrite
-from onnxremat.schedule import given_order
-from onnxremat.training import Stages, TrainingSplit, split_training
 from tests.planners.chain_search import least_makespan, random_chain
 from tests.planners.test_chain import counter_example, toy
 

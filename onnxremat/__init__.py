@@ -45,8 +45,9 @@ __all__ = [
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from onnxremat.auditing import Audit, audit
-    from onnxremat.errors import (
+    from onnxremat.commands.audit import Audit, audit
+    from onnxremat.commands.rewrite import RewriteResult, rewrite
+    from onnxremat.core.errors import (
         InfeasibleError,
         ModelError,
         NoPlanFoundError,
@@ -54,9 +55,8 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
-    from onnxremat.prepare import Options
-    from onnxremat.rewriting import RewriteResult, rewrite
-    from onnxremat.runtimes.session import open_session
+    from onnxremat.options import Options
+    from onnxremat.ort.session import open_session
     from onnxremat.verification import verify_files
 
 

@@ -1,13 +1,13 @@
 """The `onnxremat` command, also as `python -m onnxremat`."""
 
-from onnxremat.interrupts import INTERRUPTS, open_standard_streams
+from onnxremat.system.interrupts import INTERRUPTS, open_standard_streams
 
 
 def main() -> None:
     """Load the command and run it; Ctrl-C while it is being loaded ends it in one line, too."""
     INTERRUPTS.install()
     open_standard_streams()
-    from onnxremat import cli
+    from onnxremat.cli import app as cli
 
     cli.main()
 

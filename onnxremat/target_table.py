@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from onnxremat.errors import UsageError
+from onnxremat.core.errors import UsageError
 
 if TYPE_CHECKING:
     from onnxremat.targets.target import Target
@@ -82,7 +82,7 @@ DEFAULT = TargetInfo(
     runtime="ort-cpu",
     summary="the file is opened with the options stored in it",
     figure="activation peak",
-    home="onnxremat.targets.recipe:RecipeTarget",
+    home="onnxremat.targets.recipe_target:RecipeTarget",
 )
 
 TARGETS: Mapping[str, TargetInfo] = {
@@ -95,7 +95,7 @@ TARGETS: Mapping[str, TargetInfo] = {
             runtime="ort-cpu",
             summary="the file is opened with ONNX Runtime's defaults",
             figure="resident peak with default session options",
-            home="onnxremat.targets.stock:StockTarget",
+            home="onnxremat.targets.stock_target:StockTarget",
             refuses=(
                 Refusal(
                     "order",
@@ -124,7 +124,7 @@ TARGETS: Mapping[str, TargetInfo] = {
             runtime="generic",
             summary="another runtime has every buffer at a fixed offset of one arena",
             figure="arena",
-            home="onnxremat.targets.static:StaticTarget",
+            home="onnxremat.targets.static_target:StaticTarget",
             refuses=(
                 Refusal(
                     "optimize",

@@ -10,23 +10,18 @@ from pathlib import Path
 
 import onnx
 
-from onnxremat.errors import UsageError, VerificationError
+from onnxremat.core.errors import UsageError, VerificationError
+from onnxremat.core.units import format_bytes
 from onnxremat.importer import LoadedModel, load
 from onnxremat.importer.load import given_inputs
 from onnxremat.importer.nodes import is_constant
 from onnxremat.importer.purity import is_pure
-from onnxremat.prepare import (
-    Feed,
-    Options,
-    ProgressReport,
-    feed_for,
-    optimized_feed,
-    silent,
-    stage,
-)
-from onnxremat.runtimes.compare import Rounding, different_names, rounding
-from onnxremat.runtimes.executed_steps import check_order
-from onnxremat.runtimes.measure import (
+from onnxremat.options import Options
+from onnxremat.ort.child.process import ModelSource
+from onnxremat.ort.child.wire import Array
+from onnxremat.ort.measuring.compare import Rounding, different_names, rounding
+from onnxremat.ort.measuring.executed_steps import check_order
+from onnxremat.ort.measuring.measure import (
     PeakMeasurement,
     PeakMethod,
     in_memory,
@@ -34,14 +29,13 @@ from onnxremat.runtimes.measure import (
     measure_times,
     run_outputs,
 )
-from onnxremat.runtimes.measure_time import MEASURE_SECONDS, PEAK_SHARE, TIMES_SHARE
-from onnxremat.runtimes.process import ModelSource
-from onnxremat.runtimes.profiling import inner_nodes, seen_run
-from onnxremat.runtimes.recipe import STOCK, ExecutionOrder, OptimizationLevel, Recipe
-from onnxremat.runtimes.record import PlanRecord, file_record
-from onnxremat.runtimes.session_memory import SessionMemory, measure_session
-from onnxremat.runtimes.wire import Array
-from onnxremat.units import format_bytes
+from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS, PEAK_SHARE, TIMES_SHARE
+from onnxremat.ort.measuring.profile import inner_nodes, seen_run
+from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
+from onnxremat.ort.recipe import STOCK, ExecutionOrder, OptimizationLevel, Recipe
+from onnxremat.ort.record import PlanRecord, file_record
+from onnxremat.stages import ProgressReport, silent, stage
+from onnxremat.subject import Feed, feed_for, optimized_feed
 from onnxremat_rewriters.stock import read_stock
 
 WITHOUT_OPTIMIZATIONS = "the original without optimizations"

@@ -8,8 +8,8 @@ then keeps any part of it. What may be kept but is not needed any more is never 
 
 import heapq
 
-from onnxremat.graph import Graph, TensorKind
-from onnxremat.memory import MemoryRules
+from onnxremat.core.graph import Graph, TensorKind
+from onnxremat.core.memory import MemoryRules
 
 
 def least_time(

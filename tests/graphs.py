@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.memory import MemoryRules
-from onnxremat.schedule import Schedule, without_unread
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import MemoryRules
+from onnxremat.core.schedule import Schedule, without_unread
 
 
 def chain(sizes: Sequence[int]) -> Graph:

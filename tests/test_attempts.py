@@ -6,14 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from onnxremat import attempts, rewriting
-from onnxremat.attempts import ONLY_TILES, UNTILED, USUAL
-from onnxremat.errors import NoPlanFoundError
-from onnxremat.plan import Limits, Plan, Planner, Problem, make_plan
-from onnxremat.planning import FIRST_SHARE, SMALLEST_SECONDS, SMALLEST_SHARE, PlanningTime
-from onnxremat.prepare import Options
-from onnxremat.rewriting import rewrite
-from onnxremat.schedule import given_order
+from onnxremat.commands import rewrite as rewriting
+from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.errors import NoPlanFoundError
+from onnxremat.core.problem import Limits, Plan, Planner, Problem, make_plan
+from onnxremat.core.schedule import given_order
+from onnxremat.fitting import strategy as attempts
+from onnxremat.fitting.loop import FIRST_SHARE, SMALLEST_SECONDS, SMALLEST_SHARE, PlanningTime
+from onnxremat.fitting.strategy import ONLY_TILES, UNTILED, USUAL
+from onnxremat.options import Options
 from onnxremat.tiling import TilingPlan
 from tests.test_rewrite import diamond
 

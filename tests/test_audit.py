@@ -12,20 +12,22 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
-from onnxremat import prepare as prepare_module
-from onnxremat.attribution import attribute, explained
-from onnxremat.auditing import Audit, audit
-from onnxremat.memory import profile
-from onnxremat.plan import Limits, Problem
+from onnxremat import subject as prepare_module
+from onnxremat.cli.progress_line import ProgressLine
+from onnxremat.cli.report import as_json, audit_text, rewrite_text
+from onnxremat.commands.attribution import attribute, explained
+from onnxremat.commands.audit import Audit, audit
+from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.memory import profile
+from onnxremat.core.problem import Limits, Problem
+from onnxremat.core.schedule import given_order, with_eager_ops
+from onnxremat.options import Options
+from onnxremat.ort.emulation.rules import RECIPE_RULES
+from onnxremat.ort.measuring.measure import PeakMeasurement, measure_activation
+from onnxremat.ort.measuring.profile import profile_run
 from onnxremat.planners import PLANNERS
-from onnxremat.prepare import Options, prepare, stage
-from onnxremat.progress import Progress
-from onnxremat.report import as_json, audit_text, rewrite_text
-from onnxremat.rewriting import rewrite
-from onnxremat.runtimes.measure import PeakMeasurement, measure_activation
-from onnxremat.runtimes.profiling import profile_run
-from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.schedule import given_order, with_eager_ops
+from onnxremat.stages import stage
+from onnxremat.subject import prepare
 from onnxremat.tiling import ordered_subject
 from tests.detector import detector
 
@@ -191,7 +193,7 @@ def test_where_there_is_no_terminal_progress_is_a_line_now_and_then() -> None:
     told = io.StringIO()
     console = Console(file=told, soft_wrap=True)
     tell = partial(console.print, markup=False)
-    progress = Progress(console, tell, quiet=False, announced="compiling", every=0.05)
+    progress = ProgressLine(console, tell, quiet=False, announced="compiling", every=0.05)
     progress("compiling")
     listener = stage(progress, "measuring [memory]")
     listener("run 2 of 3")
@@ -211,7 +213,7 @@ def test_where_there_is_no_terminal_progress_is_a_line_now_and_then() -> None:
 def test_quiet_progress_says_nothing() -> None:
     told = io.StringIO()
     console = Console(file=told)
-    progress = Progress(console, console.print, quiet=True, announced="compiling", every=0.01)
+    progress = ProgressLine(console, console.print, quiet=True, announced="compiling", every=0.01)
     progress("compiling")
     progress("measuring", "run 1 of 2")
     progress.stop()
@@ -221,7 +223,7 @@ def test_quiet_progress_says_nothing() -> None:
 def test_progress_on_a_terminal_is_one_line_that_changes() -> None:
     told = io.StringIO()
     console = Console(file=told, force_terminal=True, width=100)
-    progress = Progress(console, console.print, quiet=False)
+    progress = ProgressLine(console, console.print, quiet=False)
     progress("measuring", "run 1 of [2]")
     progress.stop()
     assert "measuring: run 1 of [2] (0 s)" in told.getvalue()

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.bounds import held_outputs_bound, op_bytes, peak_bound, single_op_bound
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.schedule import Schedule, ScheduleError, check, given_order
+from onnxremat.core.bounds import held_outputs_bound, op_bytes, peak_bound, single_op_bound
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.schedule import Schedule, ScheduleError, check, given_order
 from tests.graphs import chain, graphs, memory_rules
 
 COPIES = 2

@@ -13,8 +13,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxremat.prepare import Options
-from onnxremat.rewriting import rewrite
+from onnxremat.commands.rewrite import rewrite
+from onnxremat.options import Options
 
 ROOT = Path(__file__).parent.parent
 

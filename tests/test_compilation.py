@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from onnxremat import prepare
+from onnxremat import subject as prepare
 from onnxremat.stages import COMPILING
 
 KERNELS = '''
 """A kernel whose cache numba would keep beside this file."""
 
-from onnxremat.compilation import compiled
+from onnxremat.system.compilation import compiled
 
 
 def twice(n):
@@ -27,7 +27,7 @@ twice = compiled(twice, (1.0, 1), for_python=True)
 CALL = """
 import json, sys
 from pathlib import Path
-from onnxremat.compilation import is_ready, kept_where
+from onnxremat.system.compilation import is_ready, kept_where
 from kernels import twice
 before = is_ready(twice)
 exec(sys.argv[1])

@@ -17,7 +17,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxremat.interrupts import Interrupts
+from onnxremat.system.interrupts import Interrupts
 
 ROOT = Path(__file__).parent.parent
 QUICK = ("--mem", "1GB", "--time-limit", "1", "--no-tiling", "--no-verify")
@@ -190,7 +190,8 @@ main()
 
 
 @pytest.mark.parametrize(
-    "module", ["onnxremat.cli", "typer", "onnx", "onnxremat.prepare", "onnxremat.frontiers"]
+    "module",
+    ["onnxremat.cli.app", "typer", "onnx", "onnxremat.subject", "onnxremat.commands.frontier"],
 )
 def test_ctrl_c_while_modules_are_imported(module: str, small: Path, tmp_path: Path) -> None:
     done = run(module, "frontier", small, tmp_path=tmp_path, code=SIGNALLED)
@@ -201,7 +202,7 @@ def test_ctrl_c_while_modules_are_imported(module: str, small: Path, tmp_path: P
 
 AT = """
 import os, signal, sys
-from onnxremat import files
+from onnxremat.commands import files
 method, number = sys.argv.pop(1).split(":")
 original = getattr(files._Writing, method)
 
@@ -321,7 +322,7 @@ def test_outputs_that_name_inputs_are_refused_before_anything_runs(tmp_path: Pat
     onnx.save(onnx.load(path), path, save_as_external_data=True, location="w.bin", size_threshold=0)
     np.savez(tmp_path / "in.npz", x=np.ones(4, "f"))
     before = {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()}
-    no_child = f"from onnxremat.runtimes import child; child.run_child = None; {MAIN}"
+    no_child = f"from onnxremat.ort.child import children; children.run_child = None; {MAIN}"
     for words in (
         ["rewrite", path, *QUICK, "-o", "w.bin"],
         ["rewrite", path, *QUICK, "--inputs", "in.npz", "--emit-plan", "in.npz"],
@@ -342,7 +343,7 @@ def test_the_first_ctrl_c_while_planning_is_a_request_and_the_end_is_not_interru
     interrupts(signal.SIGINT, None)
     assert interrupts.requested
     code = (
-        "import os, signal, sys; from onnxremat.interrupts import INTERRUPTS as i; i.install(); "
+        "import os, signal, sys; from onnxremat.system.interrupts import INTERRUPTS as i; i.install(); "
         "i.clean_up = lambda: print('cleaned', flush=True); i.polite = i.planning = True; {}; print('on')"
     )
     kill = "os.kill(os.getpid(), signal.{})"

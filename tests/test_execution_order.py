@@ -9,9 +9,9 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from onnxremat.execution_order import default_order, priority_order
+from onnxremat.importer.execution_order import default_order, priority_order
 from onnxremat.importer.nodes import reads
-from onnxremat.runtimes.recipe import ExecutionOrder, OptimizationLevel, Recipe, session_options
+from onnxremat.ort.recipe import ExecutionOrder, OptimizationLevel, Recipe, session_options
 from tests.runtimes.build import model, node, random_model, value
 
 

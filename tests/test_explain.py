@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from onnxremat.attempt import TAKEN, Attempt
-from onnxremat.errors import InfeasibleError, NoPlanFoundError
-from onnxremat.explain import WIDTH, attempts_text
-from onnxremat.prepare import Options
-from onnxremat.report import explained_text, rewrite_text
-from onnxremat.rewriting import rewrite
+from onnxremat.cli.explain import WIDTH, attempts_text
+from onnxremat.cli.report import explained_text, rewrite_text
+from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.attempt import TAKEN, Attempt
+from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.options import Options
 from tests.test_rewrite import diamond
 
 QUICK = Options(time_limit=2, threads=1)

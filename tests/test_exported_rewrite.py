@@ -8,15 +8,16 @@ import onnx
 import pytest
 
 from models import EXPORTED
-from onnxremat import prepare as preparing
-from onnxremat.auditing import audit
-from onnxremat.errors import VerificationError
-from onnxremat.frontiers import frontier
-from onnxremat.prepare import UNSETTLED, Options
-from onnxremat.report import rewrite_text
-from onnxremat.rewriting import RewriteResult, rewrite
-from onnxremat.runtimes.settle import settled
+from onnxremat import subject as preparing
+from onnxremat.cli.report import rewrite_text
+from onnxremat.commands.audit import audit
+from onnxremat.commands.frontier import frontier
+from onnxremat.commands.rewrite import RewriteResult, rewrite
+from onnxremat.core.errors import VerificationError
+from onnxremat.options import Options
+from onnxremat.ort.settle import settled
 from onnxremat.stages import PLANNING
+from onnxremat.subject import UNSETTLED
 from onnxremat.verification import require, verify_files
 from tests.runtimes.build import FLOAT, model, node, value
 from tests.runtimes.test_settle import swish

@@ -12,13 +12,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxremat
-from onnxremat import files, temporary
-from onnxremat.errors import ModelError, UsageError
-from onnxremat.files import check_outputs, external_copies, write_files
+from onnxremat.commands import files
+from onnxremat.commands.files import check_outputs, external_copies, write_files
+from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.importer.external import data_files
 from onnxremat.importer.load import load
-from onnxremat.prepare import Options
-from onnxremat.rewriting import rewrite
+from onnxremat.options import Options
+from onnxremat.system import temporary
 
 QUICK = Options(time_limit=1, threads=1, tiling=False)
 SHAPE = [16, 16]

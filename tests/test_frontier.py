@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from models import BUILDERS
-from onnxremat.cli import app
-from onnxremat.errors import ModelError, UsageError
-from onnxremat.frontier_report import frontier_html, frontier_text
-from onnxremat.frontiers import Frontier, frontier
-from onnxremat.prepare import Options
+from onnxremat.cli.app import app
+from onnxremat.cli.frontier_report import frontier_html, frontier_text
+from onnxremat.commands.frontier import Frontier, frontier
+from onnxremat.core.errors import ModelError, UsageError
+from onnxremat.options import Options
 from tests.importer.ortgrad import convolutions
 from tests.models.sizes import tiny
 

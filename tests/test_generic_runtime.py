@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.errors import NoPlanFoundError
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.runtimes.generic import GENERIC_RULES, StaticPlan, emit_plan
-from onnxremat.schedule import Schedule, ScheduleError, given_order, instances
+from onnxremat.core.errors import NoPlanFoundError
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.schedule import Schedule, ScheduleError, given_order, instances
+from onnxremat.targets.static_plan import GENERIC_RULES, StaticPlan, emit_plan
 from tests.graphs import chain, graphs, memory_rules, schedules
 
 jsonschema: Any = pytest.importorskip("jsonschema", reason="the schema is checked with jsonschema")
 
-SCHEMA = json.loads(files("onnxremat.runtimes").joinpath("plan.schema.json").read_text("utf-8"))
+SCHEMA = json.loads(files("onnxremat.targets").joinpath("plan.schema.json").read_text("utf-8"))
 ENDLESS = 1e9
 
 

@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.schedule import (
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.schedule import (
     Schedule,
     ScheduleError,
     check,

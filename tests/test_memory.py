@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.memory import MemoryRules, live_at, profile
-from onnxremat.schedule import NEVER, Schedule, check, given_order, instances
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import MemoryRules, live_at, profile
+from onnxremat.core.schedule import NEVER, Schedule, check, given_order, instances
 from tests.graphs import chain, graphs, memory_rules, schedules
 
 

@@ -10,12 +10,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxremat
-from onnxremat.prepare import Options
-from onnxremat.report import rewrite_text
-from onnxremat.rewriting import rewrite
-from onnxremat.runtimes.inputs import make_inputs
-from onnxremat.runtimes.library import RUNTIME_ERRORS, ort
-from onnxremat.runtimes.record import attach_record, read_record
+from onnxremat.cli.report import rewrite_text
+from onnxremat.commands.rewrite import rewrite
+from onnxremat.options import Options
+from onnxremat.ort.library import RUNTIME_ERRORS, ort
+from onnxremat.ort.measuring.inputs import make_inputs
+from onnxremat.ort.record import attach_record, read_record
 
 QUICK = {"time_limit": 1.0, "threads": 1, "verify": False}
 WHOLE = {**QUICK, "tiling": False}

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from onnxremat.bounds import PeakBound, peak_bound
-from onnxremat.errors import InfeasibleError, NoPlanFoundError
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.memory import MemoryRules
-from onnxremat.plan import Limits, Plan, Planner, PlanStatus, Problem, make_plan
-from onnxremat.planning import (
+from onnxremat.core.bounds import PeakBound, peak_bound
+from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import MemoryRules
+from onnxremat.core.problem import Limits, Plan, Planner, PlanStatus, Problem, make_plan
+from onnxremat.core.schedule import Schedule, given_order
+from onnxremat.fitting.loop import (
     MAX_ROUNDS,
     Found,
     PlanMissedError,
@@ -19,7 +20,6 @@ from onnxremat.planning import (
     plan_within,
     smallest_within,
 )
-from onnxremat.schedule import Schedule, given_order
 from tests.graphs import chain
 
 

@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxremat
-from onnxremat.plan import PlanStatus
-from onnxremat.prepare import Options
-from onnxremat.rewriting import default_output, rewrite
-from onnxremat.runtimes.record import METADATA_KEY, read_record
-from onnxremat.units import parse_limit
+from onnxremat.commands.rewrite import default_output, rewrite
+from onnxremat.core.problem import PlanStatus
+from onnxremat.core.units import parse_limit
+from onnxremat.options import Options
+from onnxremat.ort.record import METADATA_KEY, read_record
 from onnxremat_rewriters.recompute import MARK
 
 QUICK = Options(time_limit=3, threads=1)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from onnxremat.errors import UsageError
+from onnxremat.core.errors import UsageError
+from onnxremat.options import Options
 from onnxremat.planners import PLANNERS
-from onnxremat.prepare import Options, prepare_feed
+from onnxremat.subject import prepare_feed
 
 HEAVY = [
     *("memray", "networkx", "numba", "numpy", "onnx", "onnx_graphsurgeon", "onnxruntime"),

@@ -6,14 +6,15 @@ from typing import get_args
 
 import pytest
 
-from onnxremat import cli_options
-from onnxremat.errors import UsageError
-from onnxremat.prepare import Options, prepare
-from onnxremat.report import as_json, rewrite_text
-from onnxremat.rewriting import outputs, rewrite
+from onnxremat.cli.app import options as cli_options
+from onnxremat.cli.report import as_json, rewrite_text
+from onnxremat.commands.rewrite import outputs, rewrite
+from onnxremat.core.errors import UsageError
+from onnxremat.core.units import parse_limit
+from onnxremat.options import Options
+from onnxremat.subject import prepare
 from onnxremat.target_table import TARGETS
 from onnxremat.targets.target import Target
-from onnxremat.units import parse_limit
 from tests.test_rewrite import diamond
 from tests.toy_target import TOY, ToyTarget
 

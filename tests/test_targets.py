@@ -12,21 +12,22 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxremat
-from onnxremat.errors import InfeasibleError, ModelError, UsageError
+from onnxremat.cli.report import as_json, rewrite_text
+from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.errors import InfeasibleError, ModelError, UsageError
+from onnxremat.core.problem import Plan, Problem, make_plan
+from onnxremat.core.schedule import given_order, with_eager_ops
 from onnxremat.importer.nodes import LAYOUT_DOMAIN
-from onnxremat.plan import Plan, Problem, make_plan
-from onnxremat.prepare import Options, Subject, prepare
-from onnxremat.report import as_json, rewrite_text
-from onnxremat.rewriting import rewrite
-from onnxremat.runtimes import session as session_module
-from onnxremat.runtimes.compare import Rounding, rounding
-from onnxremat.runtimes.record import OptimizedFor, PlanRecord, attach_record, read_record
-from onnxremat.schedule import given_order, with_eager_ops
-from onnxremat.targets.stock import StockTarget
+from onnxremat.options import Options
+from onnxremat.ort import session as session_module
+from onnxremat.ort.measuring.compare import Rounding, rounding
+from onnxremat.ort.record import OptimizedFor, PlanRecord, attach_record, read_record
+from onnxremat.subject import Subject, prepare
+from onnxremat.targets.stock_target import StockTarget
 from onnxremat.verification import verify_files
 from onnxremat_rewriters.stock import StockResult, is_stock, read_stock
 
-SCHEMA = Path(onnxremat.__file__).parent / "runtimes" / "plan.schema.json"
+SCHEMA = Path(onnxremat.__file__).parent / "targets" / "plan.schema.json"
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from onnxremat import temporary
-from onnxremat.errors import UsageError
-from onnxremat.temporary import LOCK, PREFIX, process_folder, sweep, temporary_folder
+from onnxremat.core.errors import UsageError
+from onnxremat.system import temporary
+from onnxremat.system.temporary import LOCK, PREFIX, process_folder, sweep, temporary_folder
 
 ROOT = Path(__file__).parent.parent
-HOLD = "import sys; from onnxremat.temporary import temporary_folder as t\nwith t() as f: print(f, flush=True); sys.stdin.read()"
+HOLD = "import sys; from onnxremat.system.temporary import temporary_folder as t\nwith t() as f: print(f, flush=True); sys.stdin.read()"
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +134,7 @@ def test_a_full_disk_is_one_line(place: Path) -> None:
 def test_a_file_that_may_not_grow_is_one_line(place: Path) -> None:
     program = (
         "import resource, signal\n"
-        "from onnxremat.temporary import temporary_folder\n"
+        "from onnxremat.system.temporary import temporary_folder\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "with temporary_folder() as folder:\n"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from onnxremat.errors import LONGEST_MESSAGE, ModelError
-from onnxremat.tables import columns, table
-from onnxremat.text import ELLIPSIS, printable
+from onnxremat.cli.tables import columns, table
+from onnxremat.core.errors import LONGEST_MESSAGE, ModelError
+from onnxremat.core.text import ELLIPSIS, printable
 
 EVIL = "\x1b]0;title\x07\x1b[31mred\nonnxremat: all is well\r\x9b2J\u202e\u2028\x7f\udcff"
 

@@ -9,14 +9,14 @@ import onnx
 import pytest
 
 from models import BUILDERS
-from onnxremat.auditing import audit
-from onnxremat.errors import InfeasibleError, NoPlanFoundError
-from onnxremat.prepare import Options
-from onnxremat.report import as_json, audit_text, rewrite_text
-from onnxremat.rewriting import rewrite
-from onnxremat.runtimes.record import read_record
+from onnxremat.cli.report import as_json, audit_text, rewrite_text
+from onnxremat.commands.audit import audit
+from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.core.units import parse_limit
+from onnxremat.options import Options
+from onnxremat.ort.record import read_record
 from onnxremat.tiling.routes import TOLERANCE
-from onnxremat.units import parse_limit
 from onnxremat.verification import verify_files
 from tests.rewriters.tile.nets import Net
 

@@ -3,20 +3,20 @@
 import pytest
 
 from models import BUILDERS
-from onnxremat.graph import Graph
-from onnxremat.importer import bind_dimensions, from_proto, import_model, infer_types
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.planners._chain import simulate
-from onnxremat.planners._stages import chain_of_stages, schedule_of
-from onnxremat.planners.chain import store_all
-from onnxremat.schedule import check
-from onnxremat.training import (
+from onnxremat.core.graph import Graph
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.schedule import check
+from onnxremat.core.training import (
     NotTraining,
     NotTrainingError,
     cut,
     forward_order,
     split_training,
 )
+from onnxremat.importer import bind_dimensions, from_proto, import_model, infer_types
+from onnxremat.planners.chain import store_all
+from onnxremat.planners.chains.chain_model import simulate
+from onnxremat.planners.chains.stages import chain_of_stages, schedule_of
 from tests.models.sizes import tiny
 from tests.training_graphs import Net, training_net
 

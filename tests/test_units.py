@@ -1,7 +1,7 @@
 import pytest
 
-from onnxremat.errors import UsageError
-from onnxremat.units import format_bytes, format_seconds, parse_bytes, parse_limit
+from onnxremat.core.errors import UsageError
+from onnxremat.core.units import format_bytes, format_seconds, parse_bytes, parse_limit
 
 
 @pytest.mark.parametrize(

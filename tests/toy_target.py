@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Self
 
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.plan import Plan
-from onnxremat.prepare import Options, ProgressReport, Subject, silent
-from onnxremat.runtimes.measure import PeakMeasurement, PeakMethod
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.problem import Plan
+from onnxremat.options import Options
+from onnxremat.ort.measuring.measure import PeakMeasurement, PeakMethod
+from onnxremat.stages import ProgressReport, silent
+from onnxremat.subject import Subject
 from onnxremat.target_table import Refusal, TargetInfo
 from onnxremat.targets.target import Forecast, Made, Target, own_schedule, write_plan
 

@@ -2,7 +2,7 @@
 
 import random
 
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
 
 
 class Net:

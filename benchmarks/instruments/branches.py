@@ -12,13 +12,13 @@ from pathlib import Path
 
 import onnx
 
-from onnxremat.errors import ModelError
+from onnxremat.core.errors import ModelError
 from onnxremat.importer.nodes import attribute, reads
-from onnxremat.runtimes import worker_actions
-from onnxremat.runtimes.process import ModelSource, run_job
-from onnxremat.runtimes.profiling import executed_inner_nodes, inner_nodes, named_copy
-from onnxremat.runtimes.recipe import Recipe
-from onnxremat.runtimes.wire import Array
+from onnxremat.ort.child import actions as worker_actions
+from onnxremat.ort.child.process import ModelSource, run_job
+from onnxremat.ort.child.wire import Array
+from onnxremat.ort.measuring.profile import executed_inner_nodes, inner_nodes, named_copy
+from onnxremat.ort.recipe import Recipe
 
 _SEQUENCE_MAKERS = frozenset(
     {"SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"}

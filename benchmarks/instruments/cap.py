@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.instruments import cap_actions
-from onnxremat.errors import UsageError
-from onnxremat.runtimes.measure import Model
-from onnxremat.runtimes.process import MALLOC_THRESHOLD_BYTES, ModelSource, one_line, run_job
-from onnxremat.runtimes.recipe import CPU_PROVIDER, RECIPE, Recipe
-from onnxremat.runtimes.wire import Array
+from onnxremat.core.errors import UsageError
+from onnxremat.ort.child.process import MALLOC_THRESHOLD_BYTES, ModelSource, one_line, run_job
+from onnxremat.ort.child.wire import Array
+from onnxremat.ort.measuring.measure import Model
+from onnxremat.ort.recipe import CPU_PROVIDER, RECIPE, Recipe
 
 CAP_RECIPE = replace(RECIPE, cpu_arena=True)
 """RECIPE with the arena, which is what can be limited."""

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from onnxremat.runtimes.library import ort
-from onnxremat.runtimes.runner import RuntimeRefusal
-from onnxremat.runtimes.worker_actions import Request
+from onnxremat.ort.child.actions import JobRequest
+from onnxremat.ort.child.runner import RuntimeRefusal
+from onnxremat.ort.library import ort
 
 ENV_ALLOCATORS = {"session.use_env_allocators": "1"}
 NEXT_POWER_OF_TWO, SAME_AS_REQUESTED = 0, 1
@@ -29,7 +29,7 @@ _RESERVED = re.compile(r"Reserving memory in BFCArena for \S+ size: (\d+)")
 _EXTENDED = re.compile(r"Extended allocation by (\d+) bytes")
 
 
-def capped(request: Request) -> dict[str, Any]:
+def capped(request: JobRequest) -> dict[str, Any]:
     """Open model 0 and run it `runs` times with at most `cap_bytes` of arena.
 
     Answers `reserved_bytes` (taken by Reserve while loading), `stages_bytes` (all that the arena

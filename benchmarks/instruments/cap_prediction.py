@@ -10,21 +10,18 @@ from dataclasses import dataclass
 
 import onnx
 
-from onnxremat.errors import UsageError
+from onnxremat.core.errors import UsageError
 from onnxremat.importer.values import ValueType
-from onnxremat.runtimes.allocation import AllocationPlan, plan_allocations
-from onnxremat.runtimes.arena import (
+from onnxremat.ort.emulation.allocation import AllocationPlan, plan_allocations
+from onnxremat.ort.emulation.arena import (
     MIN_CHUNK_BYTES,
     ArenaFullError,
+    ArenaRequest,
     ArenaSettings,
     ExtendStrategy,
-    Request,
     simulate,
 )
-from onnxremat.runtimes.profiling import RunProfile, emulated_order
-from onnxremat.runtimes.provable import ProvableType
-from onnxremat.runtimes.recipe import OptimizationLevel, Recipe
-from onnxremat.runtimes.scratch import (
+from onnxremat.ort.emulation.scratch import (
     OUTPUT_LAST,
     Scratch,
     made_types,
@@ -32,6 +29,9 @@ from onnxremat.runtimes.scratch import (
     scratch_of,
     value_bytes,
 )
+from onnxremat.ort.measuring.profile import RunProfile, emulated_order
+from onnxremat.ort.measuring.provable import ProvableType
+from onnxremat.ort.recipe import OptimizationLevel, Recipe
 
 CAPPED_ARENA = ArenaSettings(extend=ExtendStrategy.SAME_AS_REQUESTED, max_dead_bytes=1)
 """`Regions.AS_REQUESTED`: regions as large as the request, every chunk is cut."""
@@ -74,7 +74,7 @@ def predict_arena(
     plan = plan_allocations(model.graph, order, types, mem_reuse=recipe.mem_reuse)
     made = made_types(model, profile)
     scratch = [scratch_of(model.graph.node[v], profile.nodes.get(v), made) for v in order]
-    loaded = [Request(f"weight {i}", n) for i, n in enumerate(packed_weights(model))]
+    loaded = [ArenaRequest(f"weight {i}", n) for i, n in enumerate(packed_weights(model))]
     late = [model.graph.node[v].op_type in OUTPUT_LAST for v in order]
     requests = [*loaded, *list(_requests_of_a_run(plan, made, scratch, late)) * runs]
     before, after = simulate(loaded, settings), simulate(requests, settings)
@@ -89,7 +89,7 @@ def one_region(nbytes: int) -> ArenaSettings:
     return ArenaSettings(limit_bytes=nbytes, initial_chunk_bytes=nbytes, max_dead_bytes=1)
 
 
-def _one_region_bytes(requests: Sequence[Request], in_use_bytes: int) -> int:
+def _one_region_bytes(requests: Sequence[ArenaRequest], in_use_bytes: int) -> int:
     """The least region that serves all requests, by bisection above the bytes in use."""
 
     def fits(chunks: int) -> bool:
@@ -114,7 +114,7 @@ def _requests_of_a_run(
     types: Mapping[str, ValueType],
     scratch: Sequence[Scratch],
     late: Sequence[bool],
-) -> Iterator[Request]:
+) -> Iterator[ArenaRequest]:
     """What one run asks for; `late` are steps that take scratch before outputs. Graph outputs are
     given back behind the run."""
     taken: dict[int, list[str]] = {}
@@ -124,13 +124,15 @@ def _requests_of_a_run(
         released.setdefault(buffer.released, []).append(buffer.root)
     for step, pieces in enumerate(scratch):
         outputs = [
-            Request(f"value {root}", value_bytes(types.get(root))) for root in taken.get(step, ())
+            ArenaRequest(f"value {root}", value_bytes(types.get(root)))
+            for root in taken.get(step, ())
         ]
         working = [
-            Request(f"scratch {step} {i}", nbytes) for i, nbytes in enumerate(pieces.pieces_bytes)
+            ArenaRequest(f"scratch {step} {i}", nbytes)
+            for i, nbytes in enumerate(pieces.pieces_bytes)
         ]
         yield from [*working, *outputs] if late[step] else [*outputs, *working]
-        yield from (Request(piece.key) for piece in working)
-        yield from (Request(f"value {root}") for root in released.get(step, ()))
+        yield from (ArenaRequest(piece.key) for piece in working)
+        yield from (ArenaRequest(f"value {root}") for root in released.get(step, ()))
     for root in released.get(None, ()):
-        yield Request(f"value {root}")
+        yield ArenaRequest(f"value {root}")

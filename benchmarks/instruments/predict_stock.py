@@ -21,13 +21,13 @@ from benchmarks.instruments.branches import (
 )
 from benchmarks.instruments.slack import load_slack
 from onnxremat.importer.nodes import is_constant, reads
-from onnxremat.runtimes.optimize import Optimized, optimize_offline
-from onnxremat.runtimes.predict import Prediction, predict
-from onnxremat.runtimes.profiling import RunProfile, profile_run
-from onnxremat.runtimes.provable import ProvableType, provable_types
-from onnxremat.runtimes.recipe import STOCK, OptimizationLevel, Recipe
-from onnxremat.runtimes.settle import settled
-from onnxremat.runtimes.wire import Array
+from onnxremat.ort.child.wire import Array
+from onnxremat.ort.emulation.predict import Prediction, predict
+from onnxremat.ort.measuring.profile import RunProfile, profile_run
+from onnxremat.ort.measuring.provable import ProvableType, provable_types
+from onnxremat.ort.optimize import Optimized, optimize_offline
+from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
+from onnxremat.ort.settle import settled
 
 
 @dataclass(frozen=True)

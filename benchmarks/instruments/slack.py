@@ -14,10 +14,10 @@ from pathlib import Path
 import onnx
 
 from benchmarks.instruments import slack_actions
-from onnxremat.runtimes.arena import RegionUse
-from onnxremat.runtimes.process import ModelSource, run_job
-from onnxremat.runtimes.recipe import Recipe
-from onnxremat.runtimes.wire import Array
+from onnxremat.ort.child.process import ModelSource, run_job
+from onnxremat.ort.child.wire import Array
+from onnxremat.ort.emulation.arena import RegionUse
+from onnxremat.ort.recipe import Recipe
 
 
 def load_slack(

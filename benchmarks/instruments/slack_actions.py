@@ -4,14 +4,14 @@ import ctypes
 import sys
 from typing import Any
 
-from onnxremat.runtimes import resident
-from onnxremat.runtimes.arena import PAGE_BYTES
-from onnxremat.runtimes.worker_actions import Request
+from onnxremat.ort.child import meter as resident
+from onnxremat.ort.child.actions import JobRequest
+from onnxremat.ort.emulation.arena import PAGE_BYTES
 
 _ALIGNMENT_BYTES = 64
 
 
-def slack(request: Request) -> dict[str, Any]:
+def slack(request: JobRequest) -> dict[str, Any]:
     """By how much less than what was written resident memory grew, after each state."""
     states: list[list[dict[str, Any]]] = request.options["states"]
     runner = request.runner(0)

@@ -65,10 +65,11 @@ def load_product(model: Path) -> None:
     import memray  # noqa: F401
 
     from benchmarks.robustness import forked_jobs
-    from onnxremat import cli
-    from onnxremat.interrupts import INTERRUPTS, Interrupts
+    from onnxremat.cli import app as cli
+    from onnxremat.ort import session  # noqa: F401
+    from onnxremat.ort.child import actions, worker  # noqa: F401
     from onnxremat.planners import compile_kernels
-    from onnxremat.runtimes import session, worker, worker_actions  # noqa: F401
+    from onnxremat.system.interrupts import INTERRUPTS, Interrupts
 
     compile_kernels()
     target = model.with_name("loaded.onnx")

@@ -9,9 +9,9 @@ from onnxremat.importer.binding import Binding, bind_dimensions, dimension_names
 from onnxremat.importer.dataflow import ImportedModel, import_model
 from onnxremat.importer.declare import declare_sizes, open_inputs
 from onnxremat.importer.load import LoadedModel, from_proto, given_inputs, load
-from onnxremat.importer.order import sorted_nodes
 from onnxremat.importer.purity import is_recomputable
 from onnxremat.importer.shapes import infer_types
+from onnxremat.importer.sorting import sorted_nodes
 from onnxremat.importer.values import ValueType, ValueTypes
 from onnxremat.importer.views import VIEW_OPS, View, is_view
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from onnx import GraphProto, ValueInfoProto
 
-from onnxremat.errors import ModelError, UsageError
+from onnxremat.core.errors import ModelError, UsageError
+from onnxremat.core.units import LARGEST_SIZE
 from onnxremat.importer.load import LoadedModel, given_inputs
 from onnxremat.importer.values import declared_shape, non_tensor_kind
-from onnxremat.units import LARGEST_SIZE
 
 _AXIS_DIGITS = 9
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
-from onnxremat.errors import ModelError
+from onnxremat.core.errors import ModelError
 from onnxremat.importer.nodes import DEFAULT_DOMAINS, subgraphs
 
 MOST_NESTED = 33

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, SparseTensorProto, TensorProto, numpy_helper
 from onnx.helper import get_attribute_value
 
-from onnxremat.errors import ModelError
+from onnxremat.core.errors import ModelError
 from onnxremat.importer.external import with_data
 from onnxremat.importer.load import LoadedModel
 from onnxremat.importer.nodes import has_subgraph, op_key

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from onnx import ModelProto, NodeProto
 
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
 from onnxremat.importer.constants import Constants, find_constants
 from onnxremat.importer.costs import DEFAULT_COSTS, CostModel, op_cost
 from onnxremat.importer.load import LoadedModel, given_inputs

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
-from onnxremat.errors import ModelError
+from onnxremat.core.errors import ModelError
 
 _SHOWN = 80
 

@@ -18,11 +18,11 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, inliner
 from onnx.defs import OpSchema
 
-from onnxremat.errors import ModelError, UsageError
+from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.importer.external import check_external_files, data_files
 from onnxremat.importer.inference import ONNX_ERRORS
 from onnxremat.importer.nodes import DEFAULT_DOMAINS, available_names, local_names
-from onnxremat.importer.order import describe, sorted_nodes
+from onnxremat.importer.sorting import describe, sorted_nodes
 from onnxremat.importer.wellformed import check_references, check_well_formed
 
 LARGEST_FILE_BYTES = 2**31 - 1

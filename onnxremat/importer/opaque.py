@@ -32,7 +32,7 @@ def opaque_types(copy: ModelProto, known: Mapping[str, ValueType]) -> dict[str, 
     """
     if not any(op_key(node) in _RULES and _unknown(node, known) for node in copy.graph.node):
         return {}
-    walk = _Walk(copy, dict(known))
+    walk = _OpaqueWalk(copy, dict(known))
     for node in copy.graph.node:
         walk.visit(node)
     return {name: kind for name, kind in walk.types.items() if name not in known}
@@ -43,7 +43,7 @@ def _unknown(node: NodeProto, types: Mapping[str, ValueType]) -> bool:
     return any(name and name not in types for name in node.output)
 
 
-class _Walk:
+class _OpaqueWalk:
     """One pass over the nodes: `types` by name, and the `values` of small integer tensors."""
 
     def __init__(self, copy: ModelProto, types: dict[str, ValueType]) -> None:
@@ -105,7 +105,7 @@ class _Site:
     """A node and what a rule may ask of its inputs, by position."""
 
     node: NodeProto
-    walk: _Walk
+    walk: _OpaqueWalk
 
     def name(self, position: int) -> str:
         """The name of an input, empty if it is absent."""

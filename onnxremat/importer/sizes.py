@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from onnxremat.errors import ModelError
+from onnxremat.core.errors import ModelError
+from onnxremat.core.text import printable
 from onnxremat.importer.binding import dimension_names
 from onnxremat.importer.load import LoadedModel
 from onnxremat.importer.nodes import op_key
-from onnxremat.importer.order import describe
 from onnxremat.importer.purity import NON_TENSOR_OPS
+from onnxremat.importer.sorting import describe
 from onnxremat.importer.values import ValueType, ValueTypes
-from onnxremat.text import printable
 
 MOST_BYTES = 2**56
 """Of all values of a model together: sums over many executions of them stay within 63 bits."""

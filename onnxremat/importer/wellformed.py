@@ -17,13 +17,13 @@ from onnx import (
     ValueInfoProto,
 )
 
-from onnxremat.errors import ModelError
+from onnxremat.core.errors import ModelError
+from onnxremat.core.text import printable
+from onnxremat.core.units import LARGEST_SIZE
 from onnxremat.importer.calls import all_graphs, check_calls
 from onnxremat.importer.nodes import subgraphs
-from onnxremat.importer.order import describe
+from onnxremat.importer.sorting import describe
 from onnxremat.importer.values import dtype_name
-from onnxremat.text import printable
-from onnxremat.units import LARGEST_SIZE
 
 _LARGEST_VERSION = 2**31 - 1
 _ATTRIBUTE_TYPES = frozenset(AttributeProto.AttributeType.values()) - {AttributeProto.UNDEFINED}

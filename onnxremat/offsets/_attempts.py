@@ -8,7 +8,7 @@ import numpy as np
 from onnxremat.offsets import _layout as at
 from onnxremat.offsets._best import Best
 from onnxremat.offsets._greedy import Repair, weights
-from onnxremat.offsets._problem import Problem
+from onnxremat.offsets._problem import PlacementProblem
 from onnxremat.offsets._search import restart, search
 
 SEARCHED_BLOCKS = 4000
@@ -40,7 +40,7 @@ SLICE_WORK = 2_000_000
 """Steps of inner loops between two looks at the clock: some milliseconds."""
 
 
-def attempt(problem: Problem, best: Best, iterations: int | None, seed: int) -> None:
+def attempt(problem: PlacementProblem, best: Best, iterations: int | None, seed: int) -> None:
     """Offer better placements and bounds until `best` says stop or the iterations are used up.
 
     An iteration is one attempt of the search, or one batch of repairs when there are too many
@@ -66,7 +66,7 @@ class _Attempts:
 
     round_length = 2 * len(PORTFOLIO)
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    def __init__(self, problem: PlacementProblem, seed: int) -> None:
         self._weights = {name: w / w.max(initial=1) for name, w in weights(problem).items()}
         self._state = at.new_state(problem.first, problem.stop, problem.size, problem.sections)
         self._nodes = 2 * len(problem.size) + 2000

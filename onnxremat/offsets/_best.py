@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from onnxremat.offsets._problem import Ints, Problem
+from onnxremat.offsets._problem import Ints, PlacementProblem
 
 
 class Best:
@@ -13,7 +13,7 @@ class Best:
     `enough` is an arena that ends the work, if there is one.
     """
 
-    def __init__(self, problem: Problem, enough: int | None, seconds: float) -> None:
+    def __init__(self, problem: PlacementProblem, enough: int | None, seconds: float) -> None:
         """Start with the blocks one after the other, which is always a placement."""
         self.bound = problem.peak
         self.offsets: Ints = np.cumsum(problem.size) - problem.size

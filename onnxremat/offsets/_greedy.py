@@ -4,18 +4,18 @@ import numpy as np
 
 from onnxremat.offsets._best import Best
 from onnxremat.offsets._fit import BEST_FIT, FIRST_FIT, fit_in_order, fit_lowest
-from onnxremat.offsets._problem import Ints, Problem
+from onnxremat.offsets._problem import Ints, PlacementProblem
 
 RULES = {"first fit": FIRST_FIT, "best fit": BEST_FIT}
 
 
-def weights(problem: Problem) -> dict[str, Ints]:
+def weights(problem: PlacementProblem) -> dict[str, Ints]:
     """What makes a block hard to place, in three ways. Length is counted in sections."""
     length = problem.stop - problem.first
     return {"size": problem.size, "area": problem.size * length, "length": length}
 
 
-def orders(problem: Problem) -> dict[str, Ints]:
+def orders(problem: PlacementProblem) -> dict[str, Ints]:
     """Sequences of all blocks: the hard ones first, in time, and backwards in time."""
     by_weight = {
         name: np.lexsort((-problem.size, -weight)) for name, weight in weights(problem).items()
@@ -26,7 +26,7 @@ def orders(problem: Problem) -> dict[str, Ints]:
     }
 
 
-def greedy(problem: Problem, best: Best) -> None:
+def greedy(problem: PlacementProblem, best: Best) -> None:
     """Offer a placement by every rule, until one is proved the smallest. O(n^2) each."""
     offset = np.zeros(len(problem.size), dtype=np.int64)
     scratch = np.zeros_like(offset)
@@ -52,7 +52,7 @@ class Repair:
     the arena fell or not.
     """
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    def __init__(self, problem: PlacementProblem, seed: int) -> None:
         """Start from the order by size."""
         self._problem = problem
         self._order = orders(problem)["size"]

@@ -1,4 +1,4 @@
-"""How the kernels of this package are compiled (`onnxremat.compilation`).
+"""How the kernels of this package are compiled (`onnxremat.system.compilation`).
 
 Importing this module imports numba, so only modules of kernels do, and those only when they run.
 """
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from onnxremat.compilation import compiled
+from onnxremat.system.compilation import compiled
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -41,7 +41,7 @@ BY_SLACK, BY_LEVEL, BY_CHOICES = range(3)
 times that it failed."""
 
 
-class State(NamedTuple):
+class PlacementState(NamedTuple):
     """Arrays of the search; rows and columns are named above.
 
     `journal` has (block, LOW, SUPPORT, PLACED before) of every change, in columns. Few arrays,
@@ -57,14 +57,14 @@ class State(NamedTuple):
     total: Ints
 
 
-def new_state(first: Ints, stop: Ints, size: Ints, sections: int) -> State:
+def new_state(first: Ints, stop: Ints, size: Ints, sections: int) -> PlacementState:
     """A state with room for a deep search: at most 40 kB a block, of which little is touched."""
     n = len(size)
 
     def zeros(*shape: int) -> Ints:
         return np.zeros(shape, dtype=np.int64)
 
-    state = State(
+    state = PlacementState(
         block=zeros(7, n),
         listed=zeros(4, n),
         section=zeros(10, sections),

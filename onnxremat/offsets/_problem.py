@@ -11,7 +11,7 @@ from onnxremat.offsets.blocks import Block, padded
 Ints = npt.NDArray[np.int64]
 
 
-class Problem(NamedTuple):
+class PlacementProblem(NamedTuple):
     """Blocks that take room, as arrays.
 
     `source[i]` is where block i stands among all blocks. It lives in sections
@@ -28,7 +28,7 @@ class Problem(NamedTuple):
     peak: int
 
 
-def as_problem(blocks: Sequence[Block], alignment_bytes: int) -> Problem:
+def as_problem(blocks: Sequence[Block], alignment_bytes: int) -> PlacementProblem:
     """The arrays of `blocks`, empty blocks left out. O(n log n).
 
     A section is a start of a block such that a block ends before the next start: there the set of
@@ -51,4 +51,6 @@ def as_problem(blocks: Sequence[Block], alignment_bytes: int) -> Problem:
     np.add.at(change, first, size)
     np.subtract.at(change, stop, size)
     peak = int(np.cumsum(change).max(initial=0))
-    return Problem(np.array(index, dtype=np.int64), first, stop, size, len(steps), unit, peak)
+    return PlacementProblem(
+        np.array(index, dtype=np.int64), first, stop, size, len(steps), unit, peak
+    )

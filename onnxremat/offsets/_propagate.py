@@ -4,11 +4,11 @@ import numpy as np
 
 from onnxremat.offsets import _layout as at
 from onnxremat.offsets._jit import kernel
-from onnxremat.offsets._layout import State
+from onnxremat.offsets._layout import PlacementState
 
 
 @kernel
-def note(state: State, b: int) -> None:
+def note(state: PlacementState, b: int) -> None:
     """Remember what is known of block b, which is about to change."""
     i = state.total[at.JOURNAL]
     state.journal[i, 0] = b
@@ -19,13 +19,13 @@ def note(state: State, b: int) -> None:
 
 
 @kernel
-def journal_has_room(state: State) -> bool:
+def journal_has_room(state: PlacementState) -> bool:
     """Whether two blocks can be placed, or any number lifted after one is placed."""
     return bool(state.total[at.JOURNAL] + 2 * state.block.shape[1] < len(state.journal))
 
 
 @kernel
-def undo(state: State, mark: int) -> None:
+def undo(state: PlacementState, mark: int) -> None:
     """Take back all changes since the journal had `mark` entries."""
     for i in range(state.total[at.JOURNAL] - 1, mark - 1, -1):
         b = state.journal[i, 0]
@@ -36,7 +36,7 @@ def undo(state: State, mark: int) -> None:
 
 
 @kernel
-def overlap(state: State, b: int, c: int) -> bool:
+def overlap(state: PlacementState, b: int, c: int) -> bool:
     """Whether two blocks live in one section."""
     return bool(
         state.block[at.FIRST, b] < state.block[at.STOP, c]
@@ -45,7 +45,7 @@ def overlap(state: State, b: int, c: int) -> bool:
 
 
 @kernel
-def put(state: State, b: int) -> None:
+def put(state: PlacementState, b: int) -> None:
     """Place b at its lowest offset; all that wait at the same time lie above it."""
     note(state, b)
     state.block[at.PLACED, b] = 1
@@ -59,7 +59,7 @@ def put(state: State, b: int) -> None:
 
 
 @kernel
-def lift(state: State, b: int) -> None:
+def lift(state: PlacementState, b: int) -> None:
     """b is not at its lowest offset, so it rests on a block that waits: raise the offset."""
     lowest = at.FAR
     for c in range(state.block.shape[1]):
@@ -71,7 +71,7 @@ def lift(state: State, b: int) -> None:
 
 
 @kernel
-def gather(state: State, start: int, stop: int) -> int:
+def gather(state: PlacementState, start: int, stop: int) -> int:
     """Write the blocks that wait in these sections to `member`, by descending lowest offset.
 
     Most are in order since the last time; the others are sorted on their own and merged, because
@@ -113,7 +113,7 @@ def gather(state: State, start: int, stop: int) -> int:
 
 
 @kernel
-def fits(state: State, count: int, start: int, stop: int, arena: int) -> bool:
+def fits(state: PlacementState, count: int, start: int, stop: int, arena: int) -> bool:
     """Bring the sections up to date; whether each can hold its waiting blocks.
 
     Short loops over views, one an array: the compiler vectorizes those.
@@ -158,7 +158,7 @@ FREE, DOMINATED, QUIET = range(3)
 
 
 @kernel
-def settle(state: State, count: int) -> int:
+def settle(state: PlacementState, count: int) -> int:
     """Place the blocks that nobody can get below (FREE), or say that one could drop into a hole
     (DOMINATED). If there is neither, count the choices of every section (QUIET).
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from onnxremat.offsets import _layout as at
 from onnxremat.offsets._jit import entry, kernel
-from onnxremat.offsets._layout import State
+from onnxremat.offsets._layout import PlacementState
 from onnxremat.offsets._propagate import (
     DOMINATED,
     QUIET,
@@ -40,7 +40,7 @@ from onnxremat.offsets._propagate import (
 
 
 @kernel
-def _push(state: State, kind: int, start: int, stop: int, mark: int) -> int:
+def _push(state: PlacementState, kind: int, start: int, stop: int, mark: int) -> int:
     f = int(state.total[at.DEPTH])
     frame = state.frame
     frame[f, at.FROM] = start
@@ -56,7 +56,7 @@ def _push(state: State, kind: int, start: int, stop: int, mark: int) -> int:
 
 
 @kernel
-def _list_parts(state: State, start: int, stop: int) -> int:
+def _list_parts(state: PlacementState, start: int, stop: int) -> int:
     """Write the parts in time that the waiting blocks fall into, smallest first, as pairs of
     sections to the options; how many."""
     parts = 0
@@ -82,7 +82,7 @@ def _list_parts(state: State, start: int, stop: int) -> int:
 
 
 @kernel
-def _choose_section(state: State, start: int, stop: int, arena: int, rule: int) -> int:
+def _choose_section(state: PlacementState, start: int, stop: int, arena: int, rule: int) -> int:
     section = state.section
     best = -1
     best_key = 0.0
@@ -104,7 +104,7 @@ def _choose_section(state: State, start: int, stop: int, arena: int, rule: int) 
 
 
 @kernel
-def _has_twin(state: State, options: int, i: int) -> bool:
+def _has_twin(state: PlacementState, options: int, i: int) -> bool:
     """Whether an option before option i has its lifetime and size: to try one is enough."""
     block = state.block
     b = state.option[options + i]
@@ -119,7 +119,7 @@ def _has_twin(state: State, options: int, i: int) -> bool:
 
 
 @kernel
-def _list_choices(state: State, count: int, s: int) -> int:
+def _list_choices(state: PlacementState, count: int, s: int) -> int:
     """Write the blocks that can lie lowest in section s to the options, by priority; how many."""
     options = state.total[at.OPTIONS]
     choices = 0
@@ -139,20 +139,20 @@ def _list_choices(state: State, count: int, s: int) -> int:
 
 
 @kernel
-def _visit_next(state: State, start: int, stop: int) -> None:
+def _visit_next(state: PlacementState, start: int, stop: int) -> None:
     state.total[at.VISITING] = 1
     state.total[at.BEGIN] = start
     state.total[at.END] = stop
 
 
 @kernel
-def _answer(state: State, yes: int) -> None:
+def _answer(state: PlacementState, yes: int) -> None:
     state.total[at.VISITING] = 0
     state.total[at.ANSWER] = yes
 
 
 @kernel
-def _has_room(state: State) -> bool:
+def _has_room(state: PlacementState) -> bool:
     """Whether the stacks can take whatever one node adds."""
     listed = state.total[at.OPTIONS] + state.block.shape[1] + 2 * state.section.shape[1]
     return bool(
@@ -163,7 +163,7 @@ def _has_room(state: State) -> bool:
 
 
 @kernel
-def _visit(state: State, arena: int, rule: int) -> None:
+def _visit(state: PlacementState, arena: int, rule: int) -> None:
     """Answer for the sections to visit at once, or push a frame of what to ask."""
     start, stop = state.total[at.BEGIN], state.total[at.END]
     mark = state.total[at.JOURNAL]
@@ -199,7 +199,7 @@ def _visit(state: State, arena: int, rule: int) -> None:
 
 
 @kernel
-def _take(state: State, f: int) -> None:
+def _take(state: PlacementState, f: int) -> None:
     """Visit the next option of frame f."""
     frame = state.frame
     i = frame[f, at.NEXT]
@@ -220,7 +220,7 @@ def _take(state: State, f: int) -> None:
 
 
 @kernel
-def _use_answer(state: State) -> None:
+def _use_answer(state: PlacementState) -> None:
     """Hand the answer to the top frame: it asks its next option, or is done and answers itself."""
     if state.total[at.DEPTH] == 0:
         state.total[at.STATUS] = at.FOUND if state.total[at.ANSWER] else at.REFUTED
@@ -244,7 +244,7 @@ def _use_answer(state: State) -> None:
 
 
 @entry
-def restart(state: State) -> None:
+def restart(state: PlacementState) -> None:
     """Forget everything but the priorities."""
     state.section[at.FAILURES, :] = 0
     state.block[at.LOW : at.PLACED + 1, :] = 0
@@ -254,7 +254,7 @@ def restart(state: State) -> None:
 
 
 @entry
-def search(state: State, arena: int, rule: int, nodes: int, work: int) -> int:
+def search(state: PlacementState, arena: int, rule: int, nodes: int, work: int) -> int:
     """Search on until a placement within `arena` is FOUND or REFUTED, `nodes` have been visited
     (GAVE_UP) or `work` steps of inner loops done (RUNNING: call again). Row LOW has the offsets
     when FOUND. O(blocks * sections of a block) a node.

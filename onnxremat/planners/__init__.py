@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from onnxremat.graph import Graph
-    from onnxremat.plan import Planner
+    from onnxremat.core.graph import Graph
+    from onnxremat.core.problem import Planner
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ PLANNERS: Mapping[str, PlannerInfo] = MappingProxyType(
 def compiled_kernels_cached() -> bool:
     """Whether all compiled code of the planners is ready, on disk or in this process. If not, its
     first run compiles it."""
-    from onnxremat.compilation import is_ready
+    from onnxremat.system.compilation import is_ready
 
     return all(map(is_ready, _entries()))
 
@@ -136,14 +136,17 @@ def compiled_kernels_cached() -> bool:
 def load_kernels() -> None:
     """Load the search from disk into this process (half a second), so that no planner's time limit
     pays for it; compile it if it is not there."""
-    from onnxremat.planners._engine import load_kernels as load
+    from onnxremat.planners.search.engine import load_kernels as load
 
     load()
 
 
 def _entries() -> "tuple[Callable[..., object], ...]":
     """The compiled functions that planners call. What these call is compiled with them."""
-    from onnxremat.planners import _anneal, _beam, _chain_kernels, _lower_set_kernels
+    from onnxremat.planners.chains import chain_kernels as _chain_kernels
+    from onnxremat.planners.chains import lower_set_kernels as _lower_set_kernels
+    from onnxremat.planners.exact_order import beam as _beam
+    from onnxremat.planners.search import anneal as _anneal
 
     lower_sets = _lower_set_kernels
     return (
@@ -155,16 +158,16 @@ def _entries() -> "tuple[Callable[..., object], ...]":
 
 def kernels_kept_where() -> str:
     """Where the compiled search is kept, in words, if that is no place of numba's own; else ""."""
-    from onnxremat.compilation import kept_where
-    from onnxremat.planners import _anneal
+    from onnxremat.planners.search import anneal as _anneal
+    from onnxremat.system.compilation import kept_where
 
     return kept_where(_anneal.anneal)
 
 
 def compile_kernels() -> None:
     """Compile them now and keep them on disk, so that no planner's time limit pays for it."""
-    from onnxremat.memory import MemoryRules
-    from onnxremat.plan import Limits, Problem
+    from onnxremat.core.memory import MemoryRules
+    from onnxremat.core.problem import Limits, Problem
 
     graph = _smallest_training_graph()
     search = Problem(graph, MemoryRules(), fixed_order=True)
@@ -175,7 +178,7 @@ def compile_kernels() -> None:
 
 def _smallest_training_graph() -> "Graph":
     """Three layers, a loss, and the gradients of the layers and of their weights."""
-    from onnxremat.graph import Graph, Op, Tensor
+    from onnxremat.core.graph import Graph, Op, Tensor
 
     reads = ((), (0,), (1,), (2,), (2,), (4, 2, 1), (5, 1, 0), (4, 1), (5, 0))
     """What op v reads to make tensor v; 3 is the loss."""

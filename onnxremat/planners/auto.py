@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from onnxremat.bounds import peak_bound
-from onnxremat.graph import Graph
-from onnxremat.plan import Limits, Plan, Planner, PlanStatus, Problem, make_plan
-from onnxremat.planners._blocks import block_plan, repeats
-from onnxremat.planners._engine import Clock, Score, admissible, report
-from onnxremat.planners._staged import BETWEEN
-from onnxremat.planners._windows import WHOLE, settle
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.graph import Graph
+from onnxremat.core.problem import Limits, Plan, Planner, PlanStatus, Problem, make_plan
+from onnxremat.core.schedule import Schedule
+from onnxremat.core.schedule import given_order as order_of_file
+from onnxremat.core.training import NotTrainingError, split_training
 from onnxremat.planners.chain import chain
 from onnxremat.planners.chen import chen
 from onnxremat.planners.given_order import given_order
@@ -19,11 +18,12 @@ from onnxremat.planners.local_search import local_search
 from onnxremat.planners.lower_sets import lower_sets
 from onnxremat.planners.pwremat import pwremat
 from onnxremat.planners.reorder import reorder
+from onnxremat.planners.retention.staged import BETWEEN
 from onnxremat.planners.revolve import revolve
+from onnxremat.planners.search.engine import Clock, Score, admissible, report
+from onnxremat.planners.search.repeated_blocks import block_plan, repeats
 from onnxremat.planners.twremat import twremat
-from onnxremat.schedule import Schedule
-from onnxremat.schedule import given_order as order_of_file
-from onnxremat.training import NotTrainingError, split_training
+from onnxremat.planners.windows import WHOLE, settle
 
 REORDER_SHARE, REORDER_SHARE_SMALLEST = 0.2, 0.3
 """With a budget, and for the smallest peak."""

@@ -2,8 +2,8 @@
 
 Source: Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova 2024, "Optimal re-materialization
 strategies for heterogeneous chains": C_MP, and for short chains C_FL too (see `_chain_dp`). The
-forward is cut into stages (`onnxremat.training`), once at its articulation points, as in the paper,
-and once wherever the values that cross can stand for one.
+forward is cut into stages (`onnxremat.core.training`), once at its articulation points, as in the
+paper, and once wherever the values that cross can stand for one.
 
 The chain model is coarser than the graph: it counts a value that crosses several boundaries once
 for each, and knows nothing of in-place reuse, nor of values held for the backward of an earlier
@@ -23,10 +23,11 @@ from itertools import islice
 
 import numpy as np
 
-from onnxremat.plan import Limits, Plan, Problem
-from onnxremat.planners._chain import Chain, Kind, Operation, Operations, simulate
-from onnxremat.planners._chain_dp import SLOTS, FloatingTable, PersistentTable
-from onnxremat.planners._stages import (
+from onnxremat.core.problem import Limits, Plan, Problem
+from onnxremat.core.training import Stages, TrainingSplit
+from onnxremat.planners.chains.chain_dp import SLOTS, FloatingTable, PersistentTable
+from onnxremat.planners.chains.chain_model import Chain, ChainStep, Operation, Operations, simulate
+from onnxremat.planners.chains.stages import (
     Chooser,
     chain_of_stages,
     chains,
@@ -34,10 +35,9 @@ from onnxremat.planners._stages import (
     halving,
     plan_training,
 )
-from onnxremat.planners._stopping import Stop, StoppedError
 from onnxremat.planners.chen import MOST_STAGES as MOST_EQUAL_STAGES
 from onnxremat.planners.chen import every_number
-from onnxremat.training import Stages, TrainingSplit
+from onnxremat.planners.search.stopping import Stop, StoppedError
 
 MOST_STAGES = 200
 """Longer chains are merged to it: a table of 200 stages and 500 slots takes a second."""
@@ -119,8 +119,8 @@ def without_gradients(chain: Chain) -> Chain:
 
 def store_all(stages: int) -> Operations:
     """The sequence without recomputation."""
-    forward = [Operation(Kind.FORWARD_ALL, i) for i in range(stages)]
-    return (*forward, *(Operation(Kind.BACKWARD, i) for i in reversed(range(stages))))
+    forward = [Operation(ChainStep.FORWARD_ALL, i) for i in range(stages)]
+    return (*forward, *(Operation(ChainStep.BACKWARD, i) for i in reversed(range(stages))))
 
 
 class _Sequences(Sequence[Operations]):

@@ -25,14 +25,14 @@ from datetime import timedelta
 
 from ortools.math_opt.python import mathopt  # type: ignore[import-untyped]
 
-from onnxremat.bounds import peak_bound
-from onnxremat.graph import TensorKind
-from onnxremat.plan import Limits, Plan, Problem, make_plan
-from onnxremat.planners._engine import admissible, best_of, best_start
-from onnxremat.planners._retention import takeover_pairs
-from onnxremat.planners._staged import BETWEEN
-from onnxremat.planners._stopping import CUT_SHORT, StoppedError, ask, asking
-from onnxremat.schedule import Schedule, given_order, without_unread
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.graph import TensorKind
+from onnxremat.core.problem import Limits, Plan, Problem, make_plan
+from onnxremat.core.schedule import Schedule, given_order, without_unread
+from onnxremat.planners.retention.intervals import takeover_pairs
+from onnxremat.planners.retention.staged import BETWEEN
+from onnxremat.planners.search.engine import admissible, best_of, best_start
+from onnxremat.planners.search.stopping import CUT_SHORT, StoppedError, ask, asking
 
 TOLERANCE = 1e-6
 """How far, relatively, a bound of HiGHS may be above the true one."""
@@ -50,7 +50,7 @@ ALLOWANCE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Solved:
+class StagedSolved:
     """What HiGHS found: a sequence (None: nothing), its time, a lower bound on the time of every
     sequence of the stages within the budget, and whether the least time, or that there is no such
     sequence, is proved. Without `stated` the limits were reached before HiGHS had the program."""
@@ -132,7 +132,7 @@ def solve(
     limits: Limits,
     *,
     max_copies: int | None = None,
-) -> Solved:
+) -> StagedSolved:
     """The program itself, with at most `max_copies` executions of an op (None: no limit).
 
     First executions that nobody reads are among the sequences, as in the paper. Raises ValueError
@@ -142,27 +142,27 @@ def solve(
         raise ValueError("Checkmate minimises the time within a budget, and there is none")
     once = problem.graph.total_cost()
     if not problem.graph.ops:
-        return Solved(None, None, once, proved=False)
+        return StagedSolved(None, None, once, proved=False)
     try:
         program = _Program(problem, problem.budget_bytes, max_copies, limits, whole=True)
     except StoppedError:
-        return Solved(None, None, once, proved=False, stated=False)
+        return StagedSolved(None, None, once, proved=False, stated=False)
     result = program.solve()
     exact = not _shares_buffers(problem)
     reason = result.termination.reason
     if reason is mathopt.TerminationReason.INFEASIBLE:
-        return Solved(None, None, once, proved=exact, infeasible=exact)
+        return StagedSolved(None, None, once, proved=exact, infeasible=exact)
     bound = once
     dual = result.termination.objective_bounds.dual_bound
     if exact and math.isfinite(dual):
         extra = math.ceil(dual * program.time_unit * (1 - TOLERANCE) - TOLERANCE)
         bound += max(extra, 0)
     if not result.has_primal_feasible_solution():
-        return Solved(None, None, bound, proved=False)
+        return StagedSolved(None, None, bound, proved=False)
     steps = program.steps(result)
     cost = Schedule(steps).cost(problem.graph)
     optimal = reason is mathopt.TerminationReason.OPTIMAL
-    return Solved(steps, cost, min(bound, cost), proved=exact and optimal)
+    return StagedSolved(steps, cost, min(bound, cost), proved=exact and optimal)
 
 
 def _without_idle(problem: Problem, steps: tuple[int, ...]) -> Schedule:

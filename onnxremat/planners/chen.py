@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 
-from onnxremat.plan import Limits, Plan, Problem
-from onnxremat.planners._chain import Kind, Operation, Operations
-from onnxremat.planners._stages import Chooser, halving, plan_training, show_all
-from onnxremat.training import TrainingSplit
+from onnxremat.core.problem import Limits, Plan, Problem
+from onnxremat.core.training import TrainingSplit
+from onnxremat.planners.chains.chain_model import ChainStep, Operation, Operations
+from onnxremat.planners.chains.stages import Chooser, halving, plan_training, show_all
 
 MOST_STAGES = 500
 
@@ -52,9 +52,9 @@ def segments(stages: int, count: int) -> Operations:
     result: list[Operation] = []
     parts = list(pairwise(cuts))
     for low, high in parts[:-1]:
-        result.append(Operation(Kind.FORWARD_KEEP, low))
-        result += [Operation(Kind.FORWARD_NONE, i) for i in range(low + 1, high)]
+        result.append(Operation(ChainStep.FORWARD_KEEP, low))
+        result += [Operation(ChainStep.FORWARD_NONE, i) for i in range(low + 1, high)]
     for low, high in reversed(parts):
-        result += [Operation(Kind.FORWARD_ALL, i) for i in range(low, high)]
-        result += [Operation(Kind.BACKWARD, i) for i in reversed(range(low, high))]
+        result += [Operation(ChainStep.FORWARD_ALL, i) for i in range(low, high)]
+        result += [Operation(ChainStep.BACKWARD, i) for i in reversed(range(low, high))]
     return tuple(result)

@@ -1,10 +1,10 @@
 """The order of the file, every op once: the baseline that everything is compared with."""
 
-from onnxremat.bounds import peak_bound
-from onnxremat.depth_first import DepthFirst
-from onnxremat.plan import Limits, Plan, Problem, make_plan
-from onnxremat.schedule import Schedule
-from onnxremat.schedule import given_order as order_of_file
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.depth_first import DepthFirst
+from onnxremat.core.problem import Limits, Plan, Problem, make_plan
+from onnxremat.core.schedule import Schedule
+from onnxremat.core.schedule import given_order as order_of_file
 
 
 def given_order(problem: Problem, limits: Limits) -> Plan:

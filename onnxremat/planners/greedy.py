@@ -17,12 +17,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from onnxremat.bounds import peak_bound
-from onnxremat.graph import TensorKind
-from onnxremat.memory import profile
-from onnxremat.plan import Limits, Plan, Problem, make_plan
-from onnxremat.planners._engine import Score, Stopwatch, best_start, report, score
-from onnxremat.schedule import Schedule, ScheduleError, check
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.graph import TensorKind
+from onnxremat.core.memory import profile
+from onnxremat.core.problem import Limits, Plan, Problem, make_plan
+from onnxremat.core.schedule import Schedule, ScheduleError, check
+from onnxremat.planners.search.engine import Score, Stopwatch, best_start, report, score
 
 BLOCKS = (1, 2, 4, 8)
 """The most ops recomputed for one value, tried in turn."""
@@ -37,7 +37,7 @@ def greedy(problem: Problem, limits: Limits) -> Plan:
     """A plan by one walk over the best start; without a budget, by some walks at lower limits."""
     bound = peak_bound(problem.graph, problem.rules).nbytes
     start = best_start(problem)
-    walk = _Walk(problem, Stopwatch(limits, time.monotonic()))
+    walk = _GreedyWalk(problem, Stopwatch(limits, time.monotonic()))
     best = start
     if problem.budget_bytes is not None and bound <= problem.budget_bytes < start.peak_bytes:
         best = walk.better(best, start, problem.budget_bytes)
@@ -59,7 +59,7 @@ def greedy(problem: Problem, limits: Limits) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _GreedyChoice:
     """The ops to recompute, ascending, before step `place`; what that saves and costs."""
 
     block: tuple[int, ...]
@@ -68,7 +68,7 @@ class _Choice:
     cost: int
 
 
-class _Walk:
+class _GreedyWalk:
     """Walks over a sequence that grows while it is walked; a change is an iteration."""
 
     def __init__(self, problem: Problem, watch: Stopwatch) -> None:
@@ -120,7 +120,7 @@ class _Walk:
                     return longer, live
         return None
 
-    def _choices(self, reads: "_Reads", step: int, most: int) -> Iterator[_Choice]:
+    def _choices(self, reads: "_Reads", step: int, most: int) -> Iterator[_GreedyChoice]:
         for made in range(step):
             v = reads.steps[made]
             across = [t for t in self.graph.ops[v].outputs if reads.crosses(made, t, step)]
@@ -131,7 +131,7 @@ class _Walk:
             if self._collect(reads, v, step, most, block):
                 place = min(reads.next_read(made, t, step) for t in across)
                 cost = sum(self.graph.ops[u].cost for u in block)
-                yield _Choice(tuple(sorted(block)), place, saved, cost)
+                yield _GreedyChoice(tuple(sorted(block)), place, saved, cost)
 
     def _collect(self, reads: "_Reads", v: int, step: int, most: int, block: set[int]) -> bool:
         """Add to `block` what must run for v to run again, from what is live at a step."""

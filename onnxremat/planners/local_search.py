@@ -15,9 +15,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from onnxremat.bounds import peak_bound
-from onnxremat.plan import Limits, Plan, Problem, make_plan
-from onnxremat.planners._engine import (
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.problem import Limits, Plan, Problem, make_plan
+from onnxremat.core.schedule import Schedule, given_order
+from onnxremat.planners.exact_order.fast_orders import candidate_orders
+from onnxremat.planners.retention.time_bound import least_time_of
+from onnxremat.planners.search.engine import (
     Clock,
     Cooling,
     Engine,
@@ -28,9 +31,6 @@ from onnxremat.planners._engine import (
     score,
     usable_processors,
 )
-from onnxremat.planners._orders import candidate_orders
-from onnxremat.planners._time_bound import least_time_of
-from onnxremat.schedule import Schedule, given_order
 
 ROUND = ((0.3, True), (0.1, True), (1.0, True), (0.1, False))
 """The cooling cycles of a round: first temperature, and whether to start over or from the best.

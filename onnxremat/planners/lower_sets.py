@@ -16,8 +16,16 @@ sets.
 
 from collections.abc import Iterator
 
-from onnxremat.plan import Limits, Plan, Problem
-from onnxremat.planners._lower_sets import (
+from onnxremat.core.problem import Limits, Plan, Problem
+from onnxremat.core.training import TrainingSplit, forward_order, stages_of
+from onnxremat.planners.chains.stages import (
+    NOTHING_TRIED,
+    Chooser,
+    canonical_schedule,
+    plan_training,
+    with_early_masks,
+)
+from onnxremat.planners.chains.strategies import (
     Family,
     ForwardGraph,
     all_lower_sets,
@@ -25,15 +33,7 @@ from onnxremat.planners._lower_sets import (
     members,
     reachability_family,
 )
-from onnxremat.planners._stages import (
-    NOTHING_TRIED,
-    Chooser,
-    canonical_schedule,
-    plan_training,
-    with_early_masks,
-)
-from onnxremat.planners._stopping import StoppedError
-from onnxremat.training import TrainingSplit, forward_order, stages_of
+from onnxremat.planners.search.stopping import StoppedError
 
 EXACT_SETS = 3000
 """Graphs with more lower sets are searched by the approximate program only."""

@@ -23,14 +23,14 @@ from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
 
-from onnxremat.bounds import peak_bound
-from onnxremat.memory import profile
-from onnxremat.plan import Limits, Plan, Problem, Progress, make_plan
-from onnxremat.planners._engine import Score, best_of, best_start
-from onnxremat.planners._retention import Retention, Shape
-from onnxremat.planners._staged import BETWEEN, staged
-from onnxremat.planners._stopping import CUT_SHORT, StoppedError
-from onnxremat.schedule import Schedule, given_order, without_unread
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.memory import profile
+from onnxremat.core.problem import Limits, Plan, Problem, Progress, make_plan
+from onnxremat.core.schedule import Schedule, given_order, without_unread
+from onnxremat.planners.retention.intervals import Retention, Shape
+from onnxremat.planners.retention.staged import BETWEEN, staged
+from onnxremat.planners.search.engine import Score, best_of, best_start
+from onnxremat.planners.search.stopping import CUT_SHORT, StoppedError
 
 COPIES = 2
 """Executions of an op where the problem does not limit them; the paper's choice for C."""
@@ -46,7 +46,7 @@ PHASE_1_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Solved:
+class RetentionSolved:
     """What CP-SAT found and proved.
 
     `steps` (None: nothing found) may contain first executions that nobody reads. No sequence in
@@ -119,12 +119,12 @@ def is_exact(problem: Problem) -> bool:
     return not problem.rules.unread_held or (single and not problem.fixed_order)
 
 
-def _ask(problem: Problem, limits: Limits, hint: Schedule) -> Solved:
+def _ask(problem: Problem, limits: Limits, hint: Schedule) -> RetentionSolved:
     search = lowest_peak if problem.budget_bytes is None else solve
     return search(problem, limits, hint=hint, idle_firsts=problem.fixed_order)
 
 
-def _best_with(problem: Problem, best: Score, solved: Solved) -> Score:
+def _best_with(problem: Problem, best: Score, solved: RetentionSolved) -> Score:
     """The better of a plan and what was found, without what nobody reads."""
     if solved.steps is None:
         return best
@@ -149,7 +149,7 @@ def solve(
     free: Collection[int] | None = None,
     idle_firsts: bool = True,
     reservoir: bool = False,
-) -> Solved:
+) -> RetentionSolved:
     """The least time within the budget (both phases), by default in exactly the paper's scope.
 
     `hint` is a sequence to start from; in the staged domain it is brought into its order. Ops
@@ -163,7 +163,7 @@ def solve(
     if budget is None:
         raise ValueError("without a budget the time is that of one pass: ask for lowest_peak")
     shape = _shape(problem, max_copies, free, idle_firsts=idle_firsts, reservoir=reservoir)
-    search = _Search(problem, shape, limits)
+    search = _IntervalSearch(problem, shape, limits)
     hint = staged(hint) if shape.staged and hint is not None else hint
     floor = peak_bound(problem.graph, problem.rules).nbytes
     if hint is None or profile(problem.graph, hint, problem.rules).peak_bytes > budget:
@@ -186,12 +186,12 @@ def lowest_peak(
     max_copies: int | None = None,
     hint: Schedule | None = None,
     idle_firsts: bool = True,
-) -> Solved:
+) -> RetentionSolved:
     """The smallest peak (phase 1 with a budget of 0); then, as hint, as `solve`."""
     shape = _shape(problem, max_copies, None, idle_firsts=idle_firsts, reservoir=False)
     hint = staged(hint) if shape.staged and hint is not None else hint
     bound = peak_bound(problem.graph, problem.rules).nbytes
-    return _Search(problem, shape, limits).lowest_peak(bound, hint, 1.0)
+    return _IntervalSearch(problem, shape, limits).lowest_peak(bound, hint, 1.0)
 
 
 def _shape(
@@ -221,7 +221,7 @@ def _scope(problem: Problem) -> str:
     return f"first executions in the given order, {BETWEEN}, {copies}"
 
 
-class _Search:
+class _IntervalSearch:
     """The two phases under one set of limits."""
 
     def __init__(self, problem: Problem, shape: Shape, limits: Limits) -> None:
@@ -231,7 +231,7 @@ class _Search:
         if limits.iterations is not None:
             self.deterministic = limits.iterations * DETERMINISTIC_SECONDS
 
-    def lowest_peak(self, floor_bytes: int, hint: Schedule | None, share: float) -> Solved:
+    def lowest_peak(self, floor_bytes: int, hint: Schedule | None, share: float) -> RetentionSolved:
         """Phase 1: a peak of at most `floor_bytes`, or the smallest."""
         bound, once = self._known()
         try:
@@ -239,20 +239,22 @@ class _Search:
                 self.problem, self.shape, floor_bytes, hint=hint, lowest_peak=True, stop=self._over
             )
         except StoppedError:
-            return Solved(None, None, once, bound, proved=False, stated=False)
+            return RetentionSolved(None, None, once, bound, proved=False, stated=False)
         solver, status, least = self._run(model, share)
         # The objective is never below the floor, whatever the peak is.
         if least > model.floor:
             bound = max(bound, model.bytes_of(least))
         return self._solved(model, solver, status, once, bound)
 
-    def least_time(self, budget_bytes: int, hint: Schedule | None, floor_bytes: int) -> Solved:
+    def least_time(
+        self, budget_bytes: int, hint: Schedule | None, floor_bytes: int
+    ) -> RetentionSolved:
         """Phase 2: the least time within the budget."""
         _, once = self._known()
         try:
             model = Retention(self.problem, self.shape, budget_bytes, hint=hint, stop=self._over)
         except StoppedError:
-            return Solved(None, None, once, floor_bytes, proved=False, stated=False)
+            return RetentionSolved(None, None, once, floor_bytes, proved=False, stated=False)
         solver, status, least = self._run(model, 1.0)
         bound = once + max(least, 0) * model.time_unit
         return self._solved(model, solver, status, bound, floor_bytes)
@@ -275,18 +277,18 @@ class _Search:
         status: cp_model.CpSolverStatus,
         time_bound: int,
         peak_bound_bytes: int,
-    ) -> Solved:
+    ) -> RetentionSolved:
         if status == cp_model.INFEASIBLE:
             nbytes = max(peak_bound_bytes, (self.problem.budget_bytes or 0) + 1)
-            return Solved(None, None, time_bound, nbytes, proved=True, infeasible=True)
+            return RetentionSolved(None, None, time_bound, nbytes, proved=True, infeasible=True)
         if status == cp_model.MODEL_INVALID:
             raise ValueError(model.model.validate())
         if status == cp_model.UNKNOWN:
-            return Solved(None, None, time_bound, peak_bound_bytes, proved=False)
+            return RetentionSolved(None, None, time_bound, peak_bound_bytes, proved=False)
         steps = tuple(model.steps(solver))
         cost = Schedule(steps).cost(self.problem.graph)
         proved = status == cp_model.OPTIMAL
-        return Solved(steps, cost, time_bound, peak_bound_bytes, proved)
+        return RetentionSolved(steps, cost, time_bound, peak_bound_bytes, proved)
 
     def _run(
         self, model: Retention, share: float

@@ -16,27 +16,27 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from onnxremat.graph import Graph
-from onnxremat.plan import Limits, Plan, Problem
-from onnxremat.planners._decomposition import (
-    LONGEST_SECONDS,
-    dependency_edges,
-    tree_decomposition,
-)
-from onnxremat.planners._engine import Clock, Score, report, score
-from onnxremat.planners._path_decomposition import (
+from onnxremat.core.graph import Graph
+from onnxremat.core.problem import Limits, Plan, Problem
+from onnxremat.core.schedule import Schedule, without_unread
+from onnxremat.planners.decompositions.path_decomposition import (
     Spined,
     add_spine,
     from_layout,
     given_spine,
     layouts,
 )
-from onnxremat.planners._polishing import swept_and_polished
-from onnxremat.planners._recursion import wanted_ops
-from onnxremat.planners._spine_recursion import Spine
-from onnxremat.planners._stopping import CUT_SHORT, Stop, StoppedError, asking, never
+from onnxremat.planners.decompositions.polishing import swept_and_polished
+from onnxremat.planners.decompositions.recursion import wanted_ops
+from onnxremat.planners.decompositions.spine_recursion import Spine
+from onnxremat.planners.decompositions.tree_decomposition import (
+    LONGEST_SECONDS,
+    dependency_edges,
+    tree_decomposition,
+)
+from onnxremat.planners.search.engine import Clock, Score, report, score
+from onnxremat.planners.search.stopping import CUT_SHORT, Stop, StoppedError, asking, never
 from onnxremat.planners.twremat import LONGEST
-from onnxremat.schedule import Schedule, without_unread
 
 WIDEST = 40
 """Path decompositions with larger bags are left out."""
@@ -58,7 +58,7 @@ def pwremat(problem: Problem, limits: Limits) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedSpine:
     """PWRemat on one path decomposition: its layout, whose spine, and its largest bag; `found` is
     None if the schedule was given up as too wide or too long, or, if `late`, because the limits
     left no time for it."""
@@ -87,7 +87,7 @@ def spined_paths(
     return sorted(made, key=lambda one: one[2].path.width)
 
 
-def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tried]:
+def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[TriedSpine]:
     """PWRemat on several path decompositions, narrowest first; unread repetitions removed.
 
     Once that share of the seconds is used, or at a stop, the rest is `late`; nothing is tried if
@@ -110,9 +110,9 @@ def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tri
             made = path_schedule(graph, spined, stop=over)
         if made is not None:
             found = score(problem, _with_few_copies(problem, made))
-            yield Tried(name, own_spine, bag, found)
+            yield TriedSpine(name, own_spine, bag, found)
         else:
-            yield Tried(name, own_spine, bag, None, late=bag <= WIDEST and over())
+            yield TriedSpine(name, own_spine, bag, None, late=bag <= WIDEST and over())
 
 
 def path_schedule(graph: Graph, spined: Spined, *, stop: Stop = never) -> Schedule | None:

@@ -10,10 +10,14 @@ import time
 from dataclasses import replace
 from itertools import chain
 
-from onnxremat.bounds import peak_bound
-from onnxremat.plan import Limits, Plan, Problem, make_plan
-from onnxremat.planners._cuts import cut_bound
-from onnxremat.planners._engine import (
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.problem import Limits, Plan, Problem, make_plan
+from onnxremat.core.schedule import Schedule, given_order
+from onnxremat.planners.exact_order.cuts import cut_bound
+from onnxremat.planners.exact_order.fast_orders import candidate_orders
+from onnxremat.planners.exact_order.postorder import depth_first_plan
+from onnxremat.planners.exact_order.rising_threshold import exact_order
+from onnxremat.planners.search.engine import (
     Clock,
     Cooling,
     Engine,
@@ -24,10 +28,6 @@ from onnxremat.planners._engine import (
     report,
     score,
 )
-from onnxremat.planners._exact import exact_order
-from onnxremat.planners._orders import candidate_orders
-from onnxremat.planners._postorder import depth_first_plan
-from onnxremat.schedule import Schedule, given_order
 
 CYCLES = (0.1, 0.3, 0.6)
 RANDOM_ORDERS = 4
@@ -137,7 +137,7 @@ def _search_on(
 
 def _by_beam(problem: Problem, best: Score, clock: Clock, target: int) -> tuple[Score, int]:
     """The best order after beam search, and the bound that it proved."""
-    from onnxremat.planners._beam import beam_order
+    from onnxremat.planners.exact_order.beam import beam_order
 
     stop_at = clock.seconds() + BEAM_SHARE * max(clock.left(), 0.0)
     iterations = clock.limits.iterations

@@ -10,10 +10,10 @@ tried on the real graph.
 from collections.abc import Iterator
 from math import comb
 
-from onnxremat.plan import Limits, Plan, Problem
-from onnxremat.planners._chain import Kind, Operation, Operations
-from onnxremat.planners._stages import Chooser, halving, plan_training, show_all
-from onnxremat.training import TrainingSplit
+from onnxremat.core.problem import Limits, Plan, Problem
+from onnxremat.core.training import TrainingSplit
+from onnxremat.planners.chains.chain_model import ChainStep, Operation, Operations
+from onnxremat.planners.chains.stages import Chooser, halving, plan_training, show_all
 
 MOST_STAGES = 200
 """Longer chains are merged: few snapshots make sequences of O(stages ** 2) operations."""
@@ -38,11 +38,11 @@ def reversal(stages: int, snapshots: int) -> Operations:
     while todo:
         low, high, free = todo.pop()
         if high - low == 1:
-            result += [Operation(Kind.FORWARD_ALL, low), Operation(Kind.BACKWARD, low)]
+            result += [Operation(ChainStep.FORWARD_ALL, low), Operation(ChainStep.BACKWARD, low)]
             continue
         middle = low + (high - low - 1 if free == 1 else first_snapshot(high - low, free))
-        result.append(Operation(Kind.FORWARD_KEEP, low))
-        result += [Operation(Kind.FORWARD_NONE, i) for i in range(low + 1, middle)]
+        result.append(Operation(ChainStep.FORWARD_KEEP, low))
+        result += [Operation(ChainStep.FORWARD_NONE, i) for i in range(low + 1, middle)]
         todo.append((low, middle, free))
         todo.append((middle, high, free - 1 if free > 1 else 1))
     return tuple(result)

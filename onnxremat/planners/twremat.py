@@ -18,19 +18,19 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from onnxremat.plan import Limits, Plan, Problem
-from onnxremat.planners._decomposition import (
+from onnxremat.core.problem import Limits, Plan, Problem
+from onnxremat.core.schedule import without_unread
+from onnxremat.planners.decompositions.polishing import swept_and_polished
+from onnxremat.planners.decompositions.recursion import tree_schedule
+from onnxremat.planners.decompositions.tree_decomposition import (
     LONGEST_SECONDS,
     Separators,
     dependency_edges,
     separators,
     tree_decomposition,
 )
-from onnxremat.planners._engine import Clock, Score, report, score
-from onnxremat.planners._polishing import swept_and_polished
-from onnxremat.planners._recursion import tree_schedule
-from onnxremat.planners._stopping import CUT_SHORT, Stop, StoppedError, never
-from onnxremat.schedule import without_unread
+from onnxremat.planners.search.engine import Clock, Score, report, score
+from onnxremat.planners.search.stopping import CUT_SHORT, Stop, StoppedError, never
 
 LONGEST = 40
 """Schedules of more steps than this many times the ops are given up."""
@@ -49,7 +49,7 @@ def twremat(problem: Problem, limits: Limits) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedDecomposition:
     """TWRemat(k) of a problem; `found` is None if the schedule was given up as too long, or, if
     `late`, because the limits left no time for it."""
 
@@ -75,7 +75,7 @@ def recursion_limits(parts: Separators) -> list[int]:
     return rising[::4] + rising[2::4] + rising[1::2]
 
 
-def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tried]:
+def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[TriedDecomposition]:
     """TWRemat(k) for several k, with and without early outputs; unread repetitions removed.
 
     Once that share of the seconds is used, or at a stop, the rest is `late`; nothing is tried if
@@ -109,12 +109,14 @@ def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tri
                     stop=over,
                 )
             if made is not None:
-                yield Tried(k, early, len(made), score(problem, without_unread(graph, made)))
+                yield TriedDecomposition(
+                    k, early, len(made), score(problem, without_unread(graph, made))
+                )
             elif over():
-                yield Tried(k, early, 0, None, late=True)
+                yield TriedDecomposition(k, early, 0, None, late=True)
             else:
                 too_long = k
-                yield Tried(k, early, most, None)
+                yield TriedDecomposition(k, early, most, None)
 
 
 def graph_separators(

@@ -14,19 +14,19 @@ from typing import NamedTuple
 
 import onnx
 
-from onnxremat.errors import ModelError
-from onnxremat.runtimes.compare import different_names
-from onnxremat.runtimes.executed_steps import OrderCheck, check_order
-from onnxremat.runtimes.measure import (
+from onnxremat.core.errors import ModelError
+from onnxremat.ort.child.wire import Array
+from onnxremat.ort.measuring.compare import different_names
+from onnxremat.ort.measuring.executed_steps import OrderCheck, check_order
+from onnxremat.ort.measuring.measure import (
     TimeComparison,
     in_memory,
     measure_activation,
     measure_times,
     run_outputs,
 )
-from onnxremat.runtimes.recipe import STOCK, OptimizationLevel, Recipe
-from onnxremat.runtimes.session_memory import SessionMemory, measure_session
-from onnxremat.runtimes.wire import Array
+from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
+from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
 from onnxremat_rewriters.stock.build import StockModel, is_stock, stock
 
 LONGEST_TIME_RATIO = 1.10

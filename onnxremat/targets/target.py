@@ -6,27 +6,29 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import onnx
 
-from onnxremat.depth_first import DepthFirst
-from onnxremat.execution_order import default_order, priority_order
-from onnxremat.graph import Graph
+from onnxremat.core.depth_first import DepthFirst
+from onnxremat.core.graph import Graph
+from onnxremat.core.memory import MemoryRules
+from onnxremat.core.problem import Plan
+from onnxremat.core.schedule import Schedule, given_order, with_eager_ops, without_unread
+from onnxremat.core.units import format_bytes
 from onnxremat.importer import ImportedModel
+from onnxremat.importer.execution_order import default_order, priority_order
 from onnxremat.importer.nodes import is_constant
-from onnxremat.memory import MemoryRules
-from onnxremat.plan import Plan
-from onnxremat.prepare import Options, ProgressReport, Subject, silent
-from onnxremat.runtimes.generic import StaticPlan
-from onnxremat.runtimes.measure import PeakMeasurement
-from onnxremat.runtimes.profiling import RunProfile, carried_profile
-from onnxremat.runtimes.recipe import ExecutionOrder, Recipe
-from onnxremat.schedule import Schedule, given_order, with_eager_ops, without_unread
-from onnxremat.units import format_bytes
+from onnxremat.options import Options
+from onnxremat.ort.measuring.measure import PeakMeasurement
+from onnxremat.ort.measuring.profile import RunProfile, carried_profile
+from onnxremat.ort.recipe import ExecutionOrder, Recipe
+from onnxremat.stages import ProgressReport, silent
+from onnxremat.subject import Subject
+from onnxremat.targets.static_plan import StaticPlan
 from onnxremat.verification import Verification, verify
 from onnxremat_rewriters.embed import embed_order
 from onnxremat_rewriters.recompute import Rewritten, apply_schedule
 from onnxremat_rewriters.release import release
 
 if TYPE_CHECKING:
-    from onnxremat.rewriting import RewriteResult
+    from onnxremat.commands.rewrite import RewriteResult
 
 
 @dataclass(frozen=True)

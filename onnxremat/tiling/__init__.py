@@ -4,10 +4,10 @@ Subject -> tileable_subject -> choose_regions -> TilingPlan -> tiled_subject -> 
 """
 
 from onnxremat.tiling.choose import TileSearch, Tiling, choose_regions, uncut_bound
-from onnxremat.tiling.forms import tileable_subject
-from onnxremat.tiling.order import ordered_subject
-from onnxremat.tiling.plan import TilingPlan, most_nodes
-from onnxremat.tiling.subject import tiled_subject
+from onnxremat.tiling.reordered import ordered_subject
+from onnxremat.tiling.tile_forms import tileable_subject
+from onnxremat.tiling.tiled_subject import tiled_subject
+from onnxremat.tiling.tiling_plan import TilingPlan, most_nodes
 
 __all__ = [
     "TileSearch",

@@ -13,17 +13,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from onnxremat.bounds import PeakBound, op_bytes
-from onnxremat.graph import TensorKind
-from onnxremat.memory import MemoryRules
-from onnxremat.prepare import Subject
-from onnxremat.runtimes.layout import block_channels
+from onnxremat.core.bounds import PeakBound, op_bytes
+from onnxremat.core.graph import TensorKind
+from onnxremat.core.memory import MemoryRules
+from onnxremat.core.units import format_bytes
+from onnxremat.ort.blocked_layout import block_channels
+from onnxremat.subject import Subject
 from onnxremat.tiling.effort import UNITS_A_SECOND, Effort
-from onnxremat.tiling.plan import TilingPlan
 from onnxremat.tiling.routes import CHEAP, Choice, Routes
 from onnxremat.tiling.sequence import Sequence
-from onnxremat.units import format_bytes
-from onnxremat_rewriters.tile import View, never_cut, view
+from onnxremat.tiling.tiling_plan import TilingPlan
+from onnxremat_rewriters.tile import TileView, never_cut, view
 
 MOST_EXPLAINED = 8
 """So many ops are asked at most why they cannot be cut."""
@@ -236,7 +236,7 @@ class TileSearch:
         )
 
 
-def _looked_at(subject: Subject) -> View:
+def _looked_at(subject: Subject) -> TileView:
     model = subject.released.model
     return view(model, subject.types, block_channels(model))
 

@@ -12,9 +12,9 @@ from math import prod
 from onnxremat.importer.costs import DEFAULT_COSTS
 from onnxremat.importer.nodes import op_key
 from onnxremat.importer.views import root_of
-from onnxremat.tiling.costs import cost_in_tiles, cost_of_part, moving_cost
 from onnxremat.tiling.sequence import Sequence
-from onnxremat_rewriters.tile import Box, Instruction, Kind, Piece, extent
+from onnxremat.tiling.tile_costs import cost_in_tiles, cost_of_part, moving_cost
+from onnxremat_rewriters.tile import Box, Instruction, InstructionKind, Piece, extent
 
 THREAD_SCRATCH_BYTES = 65_536
 """Scratch of a convolution that does not depend on its size, for each thread."""
@@ -90,10 +90,10 @@ class _Layout:
         """One instruction more."""
         self._scratch.append(0)
         reads = [self._use(read) for read in one.reads]
-        if one.kind is Kind.NODE:
+        if one.kind is InstructionKind.NODE:
             self._node(one, reads)
             return
-        if one.kind is Kind.SLICE:
+        if one.kind is InstructionKind.SLICE:
             runs = _runs_in(one.box, one.have)
         else:
             runs = prod(one.makes.shape[: one.axis]) * len(reads)

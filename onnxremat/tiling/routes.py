@@ -13,11 +13,11 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from math import inf
 
+from onnxremat.tiling.cut_program import cheapest_route
 from onnxremat.tiling.effort import Effort
-from onnxremat.tiling.plan import most_nodes
-from onnxremat.tiling.program import cheapest_route
 from onnxremat.tiling.segments import Option, Segments
 from onnxremat.tiling.sequence import Sequence, droppable
+from onnxremat.tiling.tiling_plan import most_nodes
 
 MOST_DROPPED = 6
 """At most so many values are dropped."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from onnxremat.importer.costs import DEFAULT_COSTS
-from onnxremat.tiling.costs import moving_cost
 from onnxremat.tiling.effort import Effort
 from onnxremat.tiling.footprint import Footprint, footprint
 from onnxremat.tiling.grids import Family, Grid, carrying, pairs, single_axes, strips
 from onnxremat.tiling.sequence import Sequence
-from onnxremat.tiling.walk import TileOfSegment, TooDearError, Walk
+from onnxremat.tiling.tile_costs import moving_cost
+from onnxremat.tiling.walk import TileOfSegment, TileWalk, TooDearError
 from onnxremat_rewriters.tile import (
     CannotTile,
     Region,
@@ -57,7 +57,7 @@ class Segments:
     effort: Effort
 
     def __post_init__(self) -> None:
-        self._walks: dict[tuple[int, Grid], Walk] = {}
+        self._walks: dict[tuple[int, Grid], TileWalk] = {}
         self._families: dict[int, tuple[Family, ...]] = {}
         self._options: dict[tuple[int, int, Grid], Option | None] = {}
         self._inner: dict[tuple[int, Grid], list[tuple[int, int]]] = {}
@@ -155,10 +155,10 @@ class Segments:
         families = [strips(shape, axis) for axis in axes if axis < 3 or 2 not in axes]
         return (*families, *pairs(shape, axes), *carrying(shape, axes))
 
-    def _walk(self, j: int, grid: Grid) -> Walk:
+    def _walk(self, j: int, grid: Grid) -> TileWalk:
         key = (j, grid)
         if key not in self._walks:
-            self._walks[key] = Walk(
+            self._walks[key] = TileWalk(
                 self.sequence, j, grid, self.threads, self.allow_rounding, self.effort
             )
         return self._walks[key]

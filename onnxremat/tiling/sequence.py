@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-from onnxremat.graph import TensorKind
+from onnxremat.core.graph import TensorKind
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.schedule import Schedule
 from onnxremat.importer import ImportedModel
 from onnxremat.importer.views import root_of
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.schedule import Schedule
-from onnxremat_rewriters.tile import View
+from onnxremat_rewriters.tile import TileView
 
 NEAR_OPS = 4
 """A reader so many ops behind the one before it is a far one."""
@@ -30,7 +30,7 @@ class Sequence:
     """
 
     imported: ImportedModel
-    view: View
+    view: TileView
     rules: MemoryRules
     dropped: Mapping[int, int] = field(default_factory=dict)
     _leaving: dict[tuple[int, int], tuple[int, ...]] = field(

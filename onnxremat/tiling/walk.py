@@ -1,8 +1,8 @@
 """How far back a tile reaches, for all starts of a segment that ends at one cut at once.
 
-A `Walk` belongs to a cut j and a grid. It takes one tile from the middle of the grid and goes back
-op by op from j: what is wanted of a value depends on later ops only, so the state at cut i is that
-of the segment [i, j). What a segment reads of values that are not held at i (views, dropped
+A `TileWalk` belongs to a cut j and a grid. It takes one tile from the middle of the grid and goes
+back op by op from j: what is wanted of a value depends on later ops only, so the state at cut i is
+that of the segment [i, j). What a segment reads of values that are not held at i (views, dropped
 values) is followed further, op by op before i. Where tiles carry, the sampled one is the second of
 a column, and the first goes along: what that has, the second need not make. It is the largest.
 """
@@ -12,10 +12,10 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from math import inf
 
-from onnxremat.tiling.costs import cost_of_all_tiles, cost_of_first_tiles
 from onnxremat.tiling.effort import Effort
 from onnxremat.tiling.grids import Grid
 from onnxremat.tiling.sequence import Sequence
+from onnxremat.tiling.tile_costs import cost_of_all_tiles, cost_of_first_tiles
 from onnxremat_rewriters.tile import Box, CannotTile, Demand, NodeTile, TilePlan
 from onnxremat_rewriters.tile.boxes import whole
 
@@ -39,7 +39,7 @@ class TooDearError(Exception):
     """A tile costs more than is asked for."""
 
 
-class Walk:
+class TileWalk:
     """Goes back from cut j; `tile(i)` is what a tile of segment [i, j) does.
 
     `failure` says why it cannot go further back than cut `position`; empty if it can.
@@ -66,7 +66,7 @@ class Walk:
             self._tile = _Pair(second.copy(first.there), first)
         self._results: dict[str, tuple[Box, Box]] = {}
         self._next_node = sequence.imported.op_nodes[j - 1]
-        self._states: dict[int, _State] = {}
+        self._states: dict[int, _WalkState] = {}
         self._tiles: dict[int, TileOfSegment | None] = {}
         self._least_cost: dict[int, float] = {}
         self._first: tuple[int, ...] | None = None
@@ -108,7 +108,7 @@ class Walk:
         self._next_node = first - 1
         self.position = v
         if self._results:
-            self._states[v] = _State(
+            self._states[v] = _WalkState(
                 self._tile.copy(),
                 dict(self._results),
                 self._replaced_nodes,
@@ -165,7 +165,7 @@ class Walk:
             box[axis] = (start, min(size, start + -(-size // tiles)))
         return tuple(box)
 
-    def _complete(self, state: "_State", i: int, below_cost: float) -> TileOfSegment | None:
+    def _complete(self, state: "_WalkState", i: int, below_cost: float) -> TileOfSegment | None:
         """The tile, with what it makes again of what is not held at i."""
         sequence = self._sequence
         tile = state.tile.copy()
@@ -252,7 +252,7 @@ class _Pair:
 
 
 @dataclass(frozen=True)
-class _State:
+class _WalkState:
     """What was known when the walk stood at a cut."""
 
     tile: _Pair

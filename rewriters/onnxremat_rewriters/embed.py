@@ -1,9 +1,9 @@
 """`embed`: node positions that make ONNX Runtime's DEFAULT order a given one.
 
 Positions decide, and nothing has to be asked of whoever runs the file, as long as optimizations do
-not renumber nodes. Only *depth-first post-orders* can be had (`onnxremat.depth_first`). `reorder`
-finds the best of them with `Problem.depth_first`; most plans with recomputation are none, and then
-only ExecutionOrder.PRIORITY, or added dependencies, keep the order.
+not renumber nodes. Only *depth-first post-orders* can be had (`onnxremat.core.depth_first`).
+`reorder` finds the best of them with `Problem.depth_first`; most plans with recomputation are none,
+and then only ExecutionOrder.PRIORITY, or added dependencies, keep the order.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from onnxremat.depth_first import DepthFirst
-from onnxremat.execution_order import default_order
+from onnxremat.core.depth_first import DepthFirst
+from onnxremat.importer.execution_order import default_order
 from onnxremat.importer.nodes import is_constant, reads
 
 

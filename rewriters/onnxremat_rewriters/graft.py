@@ -19,7 +19,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxremat.importer.nodes import available_names, op_key, reads, subgraphs
-from onnxremat.importer.order import sorted_nodes
+from onnxremat.importer.sorting import sorted_nodes
 from onnxremat_rewriters.naming import NameSource, node_names
 
 INSERTED_CAST = "InsertedPrecisionFreeCast_"

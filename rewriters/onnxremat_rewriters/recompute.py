@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 
+from onnxremat.core.schedule import Schedule, check
 from onnxremat.importer import ImportedModel
 from onnxremat.importer.nodes import reads
-from onnxremat.schedule import Schedule, check
 from onnxremat_rewriters.naming import NameSource, node_names, rename_reads, value_names
 
 MARK = "__onnxremat_dup"
@@ -49,7 +49,7 @@ def apply_schedule(imported: ImportedModel, schedule: Schedule) -> Rewritten:
     out. Raises ScheduleError if the schedule does not compute the graph.
     """
     check(imported.graph, schedule)
-    writer = _Writer(imported, schedule)
+    writer = _ScheduleWriter(imported, schedule)
     for v in schedule:
         writer.execute(v)
     return writer.finish()
@@ -67,7 +67,7 @@ def set_mark(node: onnx.NodeProto, number: int) -> None:
     node.attribute.extend([*kept, helper.make_attribute(MARK, number)])
 
 
-class _Writer:
+class _ScheduleWriter:
     """The nodes written so far, and for each value the name of its most recent instance."""
 
     def __init__(self, imported: ImportedModel, schedule: Schedule) -> None:

@@ -15,13 +15,13 @@ from benchmarks.instruments.cap import (
     smallest_cap,
 )
 from benchmarks.instruments.cap_prediction import one_region, predict_arena
-from onnxremat.errors import ModelError, UsageError
-from onnxremat.runtimes.arena import ArenaFullError, Request, simulate
-from onnxremat.runtimes.inputs import make_inputs
-from onnxremat.runtimes.measure import in_memory
-from onnxremat.runtimes.profiling import profile_run
-from onnxremat.runtimes.provable import provable_types
-from onnxremat.runtimes.recipe import RECIPE, STOCK
+from onnxremat.core.errors import ModelError, UsageError
+from onnxremat.ort.emulation.arena import ArenaFullError, ArenaRequest, simulate
+from onnxremat.ort.measuring.inputs import make_inputs
+from onnxremat.ort.measuring.measure import in_memory
+from onnxremat.ort.measuring.profile import profile_run
+from onnxremat.ort.measuring.provable import provable_types
+from onnxremat.ort.recipe import RECIPE, STOCK
 from tests.runtimes.build import BOOL, FLOAT, SHAPE, TENSOR_BYTES, model, node, value
 
 SQUARE = (256, 256)
@@ -127,8 +127,13 @@ def test_bisection_finds_the_smallest_cap_from_a_wrong_guess() -> None:
 
 
 def test_one_region_loses_less_than_regions_as_requested() -> None:
-    requests = [Request("a", 1024), Request("b", 1024), Request("a"), Request("b")]
-    requests += [Request("c", 2048), Request("c")]
+    requests = [
+        ArenaRequest("a", 1024),
+        ArenaRequest("b", 1024),
+        ArenaRequest("a"),
+        ArenaRequest("b"),
+    ]
+    requests += [ArenaRequest("c", 2048), ArenaRequest("c")]
     assert simulate(requests, one_region(2048)).reserved_bytes == 2048
     with pytest.raises(ArenaFullError):
         simulate(requests, one_region(1792))

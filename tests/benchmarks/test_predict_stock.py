@@ -9,11 +9,11 @@ import pytest
 from benchmarks.instruments.branches import early_outputs, with_branch_inlined, working_branch
 from benchmarks.instruments.predict_stock import predict_stock, stock_sessions
 from benchmarks.instruments.slack import load_slack, written_pages
-from onnxremat.errors import ModelError
-from onnxremat.runtimes.arena import RegionUse
-from onnxremat.runtimes.inputs import make_inputs
-from onnxremat.runtimes.measure import in_memory, measure_activation, run_outputs
-from onnxremat.runtimes.recipe import STOCK, OptimizationLevel
+from onnxremat.core.errors import ModelError
+from onnxremat.ort.emulation.arena import RegionUse
+from onnxremat.ort.measuring.inputs import make_inputs
+from onnxremat.ort.measuring.measure import in_memory, measure_activation, run_outputs
+from onnxremat.ort.recipe import STOCK, OptimizationLevel
 from onnxremat_rewriters.stock import stock
 from tests.runtimes.build import FLOAT, INT64, model, node, value
 from tests.runtimes.test_optimize import residual

@@ -1,7 +1,7 @@
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from onnxremat.errors import ModelError, UsageError
+from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.importer import Binding, bind_dimensions, from_proto
 
 from .build import model, node, value

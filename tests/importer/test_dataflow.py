@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from onnxremat.errors import ModelError
-from onnxremat.graph import TensorKind
+from onnxremat.core.errors import ModelError
+from onnxremat.core.graph import TensorKind
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.schedule import given_order
 from onnxremat.importer import ValueType, View, from_proto, import_model
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.schedule import given_order
 
 from .build import imported, model, node, reads_by_name, types_of, value
 

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxremat.errors import ModelError, UsageError
+from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.importer import bind_dimensions, from_proto, import_model, infer_types, load
 
 from .build import model, node, value

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, ValueInfoProto
 
-from onnxremat.errors import ModelError
+from onnxremat.core.errors import ModelError
+from onnxremat.core.memory import profile
+from onnxremat.core.problem import Limits, Problem
+from onnxremat.core.schedule import check, given_order
+from onnxremat.core.training import cut, split_training
 from onnxremat.importer import (
     ValueType,
     ValueTypes,
@@ -15,12 +19,8 @@ from onnxremat.importer import (
     import_model,
     infer_types,
 )
-from onnxremat.memory import profile
-from onnxremat.plan import Limits, Problem
+from onnxremat.ort.emulation.rules import RECIPE_RULES
 from onnxremat.planners import PLANNERS, compile_kernels
-from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.schedule import check, given_order
-from onnxremat.training import cut, split_training
 from tests.importer.build import imported, model, node, types_of, value
 from tests.importer.ortgrad import DOMAIN, convolutions
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import NodeProto, helper
 
-from onnxremat.errors import ModelError
+from onnxremat.core.errors import ModelError
 from onnxremat.importer import sorted_nodes
 
 from .build import model, node, value

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, ModelProto, TensorProto, helper
 
-from onnxremat.errors import ModelError, OnnxrematError, UsageError
+from onnxremat.core.errors import ModelError, OnnxrematError, UsageError
 from onnxremat.importer import from_proto, load
 from onnxremat.importer.calls import MOST_CALLS, MOST_NESTED
 

@@ -21,7 +21,7 @@ from models import (
 from models.folding import complete_shapes
 from models.weights import kind_of
 from onnxremat.importer import bind_dimensions, from_proto
-from onnxremat.runtimes.inputs import make_inputs
+from onnxremat.ort.measuring.inputs import make_inputs
 from tests.models.sizes import TINY, TINY_EXPORTED, run, session, tiny
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from onnxremat.planners._chain import Chain
+from onnxremat.planners.chains.chain_model import Chain
 
 
 class State(NamedTuple):

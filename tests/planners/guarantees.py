@@ -11,20 +11,27 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 
 from models import TRAINING
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.schedule import Schedule, check, instances, without_unread
 from onnxremat.importer import bind_dimensions, from_proto, import_model, infer_types
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.planners._decomposition import (
+from onnxremat.planners.decompositions.path_decomposition import Spined
+from onnxremat.planners.decompositions.recursion import Frame, tree_schedule, wanted_ops
+from onnxremat.planners.decompositions.spine_recursion import (
+    Interleaved,
+    Item,
+    Spine,
+    SpinePart,
+    Stretch,
+    Whole,
+)
+from onnxremat.planners.decompositions.tree_decomposition import (
     Separators,
     check_tree,
     dependency_edges,
     separators,
     tree_decomposition,
 )
-from onnxremat.planners._path_decomposition import Spined
-from onnxremat.planners._recursion import Frame, tree_schedule, wanted_ops
-from onnxremat.planners._spine_recursion import Interleaved, Item, Part, Spine, Stretch, Whole
-from onnxremat.schedule import Schedule, check, instances, without_unread
 
 LIGHT = tuple(name for name in TRAINING if name not in {"nasnet_train", "mobilenet_train"})
 """Training graphs that the tests look at; the benchmark looks at all of them."""
@@ -265,7 +272,9 @@ def _last(bag: Sequence[int], most: int) -> int:
 
 def _done(items: Sequence[Item], of: Interleaved) -> int:
     """The vertex of the last tuple of an interleaved schedule among the items; -1: none."""
-    return max((part.x for part in items if isinstance(part, Part) and part.of == of), default=-1)
+    return max(
+        (part.x for part in items if isinstance(part, SpinePart) and part.of == of), default=-1
+    )
 
 
 def _walk(
@@ -288,10 +297,10 @@ def _walk(
         given = of.known | of.held | {*of.bag[: of.bag.index(x)]} | _waiting(spine, of, x - 1)
     for index, part in enumerate(items):
         held = _held(spine, item, items, index)
-        less = p - 1 if isinstance(item, Part) and isinstance(part, Whole) else p
+        less = p - 1 if isinstance(item, SpinePart) and isinstance(part, Whole) else p
         _walk(spine, part, steps, allowed, above | held, less)
     done: set[int] = set()
-    ran = [*steps[begin:], *([item.x] if isinstance(item, Part) else [])]
+    ran = [*steps[begin:], *([item.x] if isinstance(item, SpinePart) else [])]
     for v in ran:
         for u in spine.reads[v]:
             known = u in given or u in done or not spine.within(u, stretch)
@@ -301,18 +310,18 @@ def _walk(
         assert item.u in given or item.u in done
 
 
-def _held(spine: Spine, item: Whole | Part, items: Sequence[Item], index: int) -> set[int]:
+def _held(spine: Spine, item: Whole | SpinePart, items: Sequence[Item], index: int) -> set[int]:
     """What a call holds while the item at `index` of its items runs."""
     part = items[index]
     last = item.u if isinstance(item, Whole) else item.x
     target = next((y for y in items[index:] if isinstance(y, int)), last)
     held = set(spine.reads[target])
     if isinstance(item, Whole):
-        for side in {other.of for other in items if isinstance(other, Part)}:
+        for side in {other.of for other in items if isinstance(other, SpinePart)}:
             held.update(side.bag)
-            if not isinstance(part, Part) or side != part.of:
+            if not isinstance(part, SpinePart) or side != part.of:
                 held |= _waiting(spine, side, _done(items[:index], side))
-        if not any(isinstance(other, Part) for other in items):
+        if not any(isinstance(other, SpinePart) for other in items):
             stretch = Stretch(item.first, item.last, item.u)
             shared = range(max(item.first, spine.left[target]), min(item.last, spine.right[target]))
             for i in (*shared, min(item.last, spine.right[target])):
@@ -320,7 +329,7 @@ def _held(spine: Spine, item: Whole | Part, items: Sequence[Item], index: int) -
         return held
     split = spine.split(item.of)
     held |= {*split.through, *item.of.bag}
-    if not isinstance(part, Part):
+    if not isinstance(part, SpinePart):
         for after in (split.beyond, split.beneath):
             done = _done(items[:index], after)
             held |= _waiting(spine, after, max(done, _last(item.of.bag, item.x - 1)))

@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from onnxremat.graph import Graph
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.plan import Limits, Plan, PlanStatus, Problem
+from onnxremat.core.graph import Graph
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.problem import Limits, Plan, PlanStatus, Problem
+from onnxremat.core.schedule import check, given_order
 from onnxremat.planners.auto import OPS_A_SECOND, STARTERS, auto
 from onnxremat.planners.given_order import given_order as plan_given_order
 from onnxremat.planners.local_search import local_search
-from onnxremat.schedule import check, given_order
 from tests.training_graphs import training_net
 
 MODULE = sys.modules[auto.__module__]

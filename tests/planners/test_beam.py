@@ -5,14 +5,14 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.bounds import peak_bound
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.plan import Limits, Problem
-from onnxremat.planners._beam import _Beam, beam_order
-from onnxremat.planners._exact import exact_order
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.problem import Limits, Problem
+from onnxremat.core.schedule import Schedule, check, given_order
+from onnxremat.planners.exact_order.beam import _Beam, beam_order
+from onnxremat.planners.exact_order.rising_threshold import exact_order
 from onnxremat.planners.reorder import reorder
-from onnxremat.schedule import Schedule, check, given_order
 from tests.graphs import graphs, memory_rules
 from tests.planners.test_exact_order import smallest
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.memory import PAPER_RULES, MemoryRules, profile
-from onnxremat.plan import Problem
-from onnxremat.planners._blocks import block_plan, colours, repeats, tightened
-from onnxremat.planners._engine import admissible
-from onnxremat.schedule import check, given_order
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import PAPER_RULES, MemoryRules, profile
+from onnxremat.core.problem import Problem
+from onnxremat.core.schedule import check, given_order
+from onnxremat.planners.search.engine import admissible
+from onnxremat.planners.search.repeated_blocks import block_plan, colours, repeats, tightened
 from tests.graphs import chain, graphs, memory_rules
 
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.bounds import peak_bound
-from onnxremat.graph import Graph
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.plan import Limits, Plan, PlanStatus, Problem, Progress
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.graph import Graph
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.problem import Limits, Plan, PlanStatus, Problem, Progress
+from onnxremat.core.schedule import Schedule, ScheduleError, check, given_order
 from onnxremat.planners import PLANNERS, compile_kernels, compiled_kernels_cached
-from onnxremat.schedule import Schedule, ScheduleError, check, given_order
 from tests.graphs import chain, graphs, memory_rules
 from tests.planners.test_moccasin import best_staged
 from tests.test_bounds import COPIES, every_schedule

@@ -5,19 +5,19 @@ from itertools import pairwise
 
 import pytest
 
-from onnxremat.planners._chain import (
-    Chain,
-    Kind,
-    Operation,
-    SequenceError,
-    chain_of,
-    simulate,
-)
-from onnxremat.planners._chain_dp import (
+from onnxremat.planners.chains.chain_dp import (
     FloatingTable,
     PersistentTable,
     floating_sequence,
     persistent_sequence,
+)
+from onnxremat.planners.chains.chain_model import (
+    Chain,
+    ChainStep,
+    Operation,
+    SequenceError,
+    chain_of,
+    simulate,
 )
 from tests.planners.chain_search import least_makespan, random_chain
 
@@ -42,7 +42,7 @@ def counter_example(n: int) -> Chain:
 
 def parse(text: str) -> list[Operation]:
     return [
-        Operation(Kind(kind), int(i) - 1)
+        Operation(ChainStep(kind), int(i) - 1)
         for kind, _, i in map(lambda w: w.partition("^"), text.split())
     ]
 

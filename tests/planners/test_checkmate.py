@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.bounds import peak_bound
-from onnxremat.graph import Graph, Op, Tensor
-from onnxremat.memory import PAPER_RULES, profile
-from onnxremat.plan import Limits, PlanStatus, Problem
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.graph import Graph, Op, Tensor
+from onnxremat.core.memory import PAPER_RULES, profile
+from onnxremat.core.problem import Limits, PlanStatus, Problem
+from onnxremat.core.schedule import check, given_order
 from onnxremat.planners.checkmate import checkmate, checkmate_rounding
 from onnxremat.planners.checkmate import solve as solve_program
 from onnxremat.planners.moccasin import solve as solve_intervals
-from onnxremat.schedule import check, given_order
 from tests.graphs import graphs, memory_rules
 from tests.planners.test_moccasin import HARD, best_staged, problems
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onnxremat.planners._decomposition import (
+from onnxremat.planners.decompositions.tree_decomposition import (
     DecompositionError,
     TreeDecomposition,
     check_tree,

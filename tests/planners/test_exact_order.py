@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.bounds import peak_bound
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.plan import Limits, PlanStatus, Problem
-from onnxremat.planners._cuts import CutBound, cut_bound
-from onnxremat.planners._downsets import Facts, Walk, units
-from onnxremat.planners._exact import exact_order
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.problem import Limits, PlanStatus, Problem
+from onnxremat.core.schedule import Schedule, given_order
 from onnxremat.planners.auto import auto
+from onnxremat.planners.exact_order.cuts import CutBound, cut_bound
+from onnxremat.planners.exact_order.downsets import DownsetWalk, Facts, units
+from onnxremat.planners.exact_order.rising_threshold import exact_order
 from onnxremat.planners.reorder import reorder
-from onnxremat.schedule import Schedule, given_order
 from tests.graphs import chain, graphs, memory_rules
 
 
@@ -89,7 +89,7 @@ def test_nine_ops(graph: Graph, rules: MemoryRules) -> None:
 def test_what_a_walk_counts_is_what_the_simulator_counts(
     graph: Graph, rules: MemoryRules, data: st.DataObject
 ) -> None:
-    walk = Walk(graph, rules)
+    walk = DownsetWalk(graph, rules)
     begin = walk.live_bytes
     peak = begin
     while walk.ready:
@@ -107,7 +107,7 @@ def test_what_a_walk_counts_is_what_the_simulator_counts(
 def test_units_hold_every_op_once_and_lose_nothing(graph: Graph, rules: MemoryRules) -> None:
     joined = units(Facts(graph, rules))
     assert sorted(v for unit in joined for v in unit) == list(range(len(graph.ops)))
-    walk = Walk(graph, rules)
+    walk = DownsetWalk(graph, rules)
     best: list[int] = []
 
     def extend(peak: int) -> None:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.graph import Graph, Op, Tensor
-from onnxremat.memory import PAPER_RULES, profile
-from onnxremat.plan import Limits, PlanStatus, Problem, Progress
+from onnxremat.core.graph import Graph, Op, Tensor
+from onnxremat.core.memory import PAPER_RULES, profile
+from onnxremat.core.problem import Limits, PlanStatus, Problem, Progress
+from onnxremat.core.schedule import check, given_order
 from onnxremat.planners.greedy import greedy
-from onnxremat.schedule import check, given_order
 from tests.graphs import graphs, memory_rules
 
 

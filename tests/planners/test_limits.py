@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import onnxremat
-from onnxremat.graph import Graph, Op, Tensor
-from onnxremat.memory import PAPER_RULES, MemoryRules, profile
-from onnxremat.plan import Limits, PlanStatus, Problem
+from onnxremat.core.graph import Graph, Op, Tensor
+from onnxremat.core.memory import PAPER_RULES, MemoryRules, profile
+from onnxremat.core.problem import Limits, PlanStatus, Problem
+from onnxremat.core.schedule import given_order
 from onnxremat.planners import PLANNERS, compile_kernels
-from onnxremat.schedule import given_order
 
 SEARCHES = ["auto", "local_search", "reorder"]
 

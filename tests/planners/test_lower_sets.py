@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from onnxremat.planners._lower_sets import (
+from onnxremat.planners.chains.strategies import (
     Family,
     ForwardGraph,
     all_lower_sets,

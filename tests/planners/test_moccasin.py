@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.bounds import peak_bound
-from onnxremat.graph import Graph
-from onnxremat.memory import PAPER_RULES, profile
-from onnxremat.plan import Limits, PlanStatus, Problem, Progress
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.graph import Graph
+from onnxremat.core.memory import PAPER_RULES, profile
+from onnxremat.core.problem import Limits, PlanStatus, Problem, Progress
+from onnxremat.core.schedule import Schedule, ScheduleError, check, given_order
 from onnxremat.planners.moccasin import is_exact, lowest_peak, moccasin, solve
-from onnxremat.schedule import Schedule, ScheduleError, check, given_order
 from tests.graphs import chain as chain_of
 from tests.graphs import graphs, memory_rules
 from tests.test_bounds import every_schedule
@@ -172,7 +172,7 @@ def test_stop_is_honoured_and_no_iterations_change_nothing() -> None:
 
 SOLVE_AND_INTERRUPT = """
 import signal
-from onnxremat.plan import Limits
+from onnxremat.core.problem import Limits
 from onnxremat.planners.moccasin import moccasin
 from tests.planners.test_moccasin import HARD
 moccasin(HARD, Limits(seconds=1))

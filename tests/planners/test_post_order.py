@@ -3,12 +3,12 @@
 import onnx
 from hypothesis import given, settings
 
-from onnxremat.depth_first import DepthFirst
-from onnxremat.execution_order import default_order
-from onnxremat.graph import Graph
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.planners._postorder import best_post_order
-from onnxremat.schedule import Schedule
+from onnxremat.core.depth_first import DepthFirst
+from onnxremat.core.graph import Graph
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.schedule import Schedule
+from onnxremat.importer.execution_order import default_order
+from onnxremat.planners.exact_order.postorder import best_post_order
 from tests.graphs import graphs, memory_rules
 from tests.planners.test_exact_order import every_order
 

@@ -8,15 +8,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from onnxremat.graph import Graph
-from onnxremat.memory import PAPER_RULES, MemoryRules, profile
-from onnxremat.plan import Limits, PlanStatus, Problem
-from onnxremat.planners._decomposition import (
-    DecompositionError,
-    dependency_edges,
-    tree_decomposition,
-)
-from onnxremat.planners._path_decomposition import (
+from onnxremat.core.graph import Graph
+from onnxremat.core.memory import PAPER_RULES, MemoryRules, profile
+from onnxremat.core.problem import Limits, PlanStatus, Problem
+from onnxremat.core.schedule import check, given_order
+from onnxremat.planners.decompositions.path_decomposition import (
     PathDecomposition,
     Spined,
     add_spine,
@@ -27,8 +23,12 @@ from onnxremat.planners._path_decomposition import (
     given_spine,
     layouts,
 )
+from onnxremat.planners.decompositions.tree_decomposition import (
+    DecompositionError,
+    dependency_edges,
+    tree_decomposition,
+)
 from onnxremat.planners.pwremat import path_schedule, pwremat, spined_paths
-from onnxremat.schedule import check, given_order
 from tests.graphs import chain
 from tests.models.sizes import tiny
 from tests.planners.guarantees import LIGHT, check_path_schedule, imported_graph, random_graph

@@ -10,40 +10,42 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.planners import _edit, _layout, _state
-from onnxremat.planners import _layout as at
-from onnxremat.planners._flat import FlatGraph, Ints, flatten
-from onnxremat.planners._jit import entry
-from onnxremat.planners._layout import State
-from onnxremat.schedule import Schedule
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.schedule import Schedule
+from onnxremat.planners.search import arrays as _layout
+from onnxremat.planners.search import arrays as at
+from onnxremat.planners.search import edit as _edit
+from onnxremat.planners.search import state as _state
+from onnxremat.planners.search.arrays import SearchState
+from onnxremat.planners.search.flat import FlatGraph, Ints, flatten
+from onnxremat.planners.search.kernels import entry
 
 GRAPHS = 250
 EDITS = 24
 
 
 @entry
-def load(graph: FlatGraph, state: State, steps: Ints) -> None:
+def load(graph: FlatGraph, state: SearchState, steps: Ints) -> None:
     _edit.load(graph, state, steps)
 
 
 @entry
-def insert(graph: FlatGraph, state: State, op: int, after: int) -> None:
+def insert(graph: FlatGraph, state: SearchState, op: int, after: int) -> None:
     e = _edit.insert(graph, state, op, after)
     _edit.log_insertion(state, e)
     _state.refresh(state)
 
 
 @entry
-def remove(graph: FlatGraph, state: State, execution: int) -> None:
+def remove(graph: FlatGraph, state: SearchState, execution: int) -> None:
     _edit.log_removal(state, execution)
     _edit.remove(graph, state, execution)
     _state.refresh(state)
 
 
 @entry
-def undo(graph: FlatGraph, state: State) -> None:
+def undo(graph: FlatGraph, state: SearchState) -> None:
     _edit.undo(graph, state)
 
 
@@ -86,11 +88,11 @@ def random_rules(source: random.Random) -> MemoryRules:
     return MemoryRules(source.choice((1, 1, 4, 64)), pairs, *flags)
 
 
-def executions(state: State) -> list[int]:
+def executions(state: SearchState) -> list[int]:
     return [int(e) for e in state.slot[at.EXECUTION] if e != at.NONE]
 
 
-def steps_of(state: State) -> list[int]:
+def steps_of(state: SearchState) -> list[int]:
     return [int(state.run[at.OP, e]) for e in executions(state)]
 
 
@@ -103,7 +105,7 @@ def is_valid(graph: Graph, steps: list[int]) -> bool:
     return len(done) == len(graph.ops)
 
 
-def compare(graph: Graph, rules: MemoryRules, state: State) -> None:
+def compare(graph: Graph, rules: MemoryRules, state: SearchState) -> None:
     """Everything the state keeps up to date, against the simulator."""
     steps = steps_of(state)
     expected = profile(graph, Schedule(tuple(steps)), rules)
@@ -121,7 +123,7 @@ def compare(graph: Graph, rules: MemoryRules, state: State) -> None:
     assert sorted(state.run[at.OP, repeated]) == sorted(v for v in steps if runs[v] > 1)
 
 
-def random_edit(source: random.Random, graph: Graph, flat: FlatGraph, state: State) -> None:
+def random_edit(source: random.Random, graph: Graph, flat: FlatGraph, state: SearchState) -> None:
     steps = steps_of(state)
     if source.random() < 0.55 and len(steps) < 4 * len(graph.ops) + 20:
         j, v = source.randint(0, len(steps)), source.randrange(len(graph.ops))

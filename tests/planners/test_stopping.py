@@ -6,21 +6,21 @@ from importlib import import_module
 
 import pytest
 
-from onnxremat.graph import Graph
-from onnxremat.memory import PAPER_RULES, profile
-from onnxremat.plan import Limits, Plan, Problem
+from onnxremat.core.graph import Graph
+from onnxremat.core.memory import PAPER_RULES, profile
+from onnxremat.core.problem import Limits, Plan, Problem
+from onnxremat.core.schedule import given_order
 from onnxremat.planners import PLANNERS
-from onnxremat.planners._chain import chain_of
-from onnxremat.planners._chain_dp import FloatingTable, PersistentTable
-from onnxremat.planners._decomposition import (
+from onnxremat.planners.chains.chain_dp import FloatingTable, PersistentTable
+from onnxremat.planners.chains.chain_model import chain_of
+from onnxremat.planners.chains.strategies import Family, all_lower_sets, reachability_family
+from onnxremat.planners.decompositions.tree_decomposition import (
     check_tree,
     dependency_edges,
     separators,
     tree_decomposition,
 )
-from onnxremat.planners._lower_sets import Family, all_lower_sets, reachability_family
-from onnxremat.planners._stopping import CUT_SHORT, StoppedError
-from onnxremat.schedule import given_order
+from onnxremat.planners.search.stopping import CUT_SHORT, StoppedError
 from tests.planners.test_certificates import certify
 from tests.planners.test_decomposition import WAYS
 from tests.planners.test_lower_sets import random_graph as random_forward
@@ -99,7 +99,7 @@ def test_sequences_that_no_time_is_left_for_are_told(monkeypatch: pytest.MonkeyP
     limits = Limits(seconds=SECONDS, iterations=1000)
     whole = PLANNERS["revolve"].function(problem, limits)
     assert CUT_SHORT not in whole.scope
-    stages = import_module("onnxremat.planners._stages")
+    stages = import_module("onnxremat.planners.chains.stages")
     monkeypatch.setattr(stages, "MADE_AT_ONCE", 0)
     monkeypatch.setattr(stages, "MAKING", 1e12)
     plan = PLANNERS["revolve"].function(problem, limits)
@@ -109,7 +109,7 @@ def test_sequences_that_no_time_is_left_for_are_told(monkeypatch: pytest.MonkeyP
 
 def test_long_schedules_are_given_up_at_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problem_at(training_net(30), None)
-    monkeypatch.setattr(import_module("onnxremat.planners._stages"), "MADE_AT_ONCE", 0)
+    monkeypatch.setattr(import_module("onnxremat.planners.chains.stages"), "MADE_AT_ONCE", 0)
     for calls in (1, 2):  # Behind the first question: before and behind a check of the schedule.
         plan = stopped_plan("revolve", problem, calls)
         assert CUT_SHORT in plan.scope
@@ -134,8 +134,8 @@ def test_lower_sets_by_rows_are_those_at_once(seed: int, monkeypatch: pytest.Mon
     family = Family(graph, sets)
     budget = family.smallest_budget()[0] * 5 // 4
     at_once = [family.strategy(budget, slowest=slowest) for slowest in (True, False)]
-    monkeypatch.setattr(import_module("onnxremat.planners._lower_sets"), "STEPS_UNASKED", 1)
-    monkeypatch.setattr(import_module("onnxremat.planners._lower_sets"), "FIRST_ENTRIES", 1)
+    monkeypatch.setattr(import_module("onnxremat.planners.chains.strategies"), "STEPS_UNASKED", 1)
+    monkeypatch.setattr(import_module("onnxremat.planners.chains.strategies"), "FIRST_ENTRIES", 1)
     assert family.smallest_budget()[0] * 5 // 4 == budget
     for slowest, expected in zip((True, False), at_once, strict=True):
         made, asked = every_stop(

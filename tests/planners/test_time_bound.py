@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.graph import Graph, Op, Tensor
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.planners._time_bound import extra_time_bound
-from onnxremat.schedule import Schedule, given_order
+from onnxremat.core.graph import Graph, Op, Tensor
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.schedule import Schedule, given_order
+from onnxremat.planners.retention.time_bound import extra_time_bound
 from tests.graphs import graphs, memory_rules
 from tests.test_bounds import every_schedule
 

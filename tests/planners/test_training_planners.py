@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.graph import Graph
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.plan import Limits, Plan, PlanStatus, Problem
-from onnxremat.planners._chain import Kind, chain_of, simulate
-from onnxremat.planners._engine import Score
-from onnxremat.planners._stages import halving, schedule_of, with_early_masks
+from onnxremat.core.graph import Graph
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.problem import Limits, Plan, PlanStatus, Problem
+from onnxremat.core.schedule import check, given_order
+from onnxremat.core.training import cut, split_training
 from onnxremat.planners.chain import chain, store_all
+from onnxremat.planners.chains.chain_model import ChainStep, chain_of, simulate
+from onnxremat.planners.chains.stages import halving, schedule_of, with_early_masks
 from onnxremat.planners.chen import chen, chen_sqrt, segments
 from onnxremat.planners.lower_sets import lower_sets
 from onnxremat.planners.revolve import forward_steps, reversal, revolve
-from onnxremat.schedule import check, given_order
-from onnxremat.training import cut, split_training
+from onnxremat.planners.search.engine import Score
 from tests.graphs import graphs, memory_rules
 from tests.models.sizes import tiny
 from tests.planners.guarantees import imported_graph
@@ -183,7 +183,7 @@ def test_segments_and_snapshots_are_sequences(stages: int) -> None:
         sequence = reversal(stages, count)
         assert simulate(unit, sequence).makespan == 2 * stages + forward_steps(stages, count)
         for i in range(stages):
-            assert sequence.count((Kind.FORWARD_ALL, i)) == 1
+            assert sequence.count((ChainStep.FORWARD_ALL, i)) == 1
 
 
 def test_snapshots_store_no_more_values_than_allowed() -> None:

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.graph import Graph, Op, Tensor, TensorKind
-from onnxremat.memory import MemoryRules, profile
-from onnxremat.planners import _exact
-from onnxremat.planners._downsets import Walk
-from onnxremat.planners._exact import exact_order
-from onnxremat.planners._twins import Twins, canonical, twins
-from onnxremat.schedule import Schedule
+from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
+from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.schedule import Schedule
+from onnxremat.planners.exact_order import rising_threshold as _exact
+from onnxremat.planners.exact_order.downsets import DownsetWalk
+from onnxremat.planners.exact_order.rising_threshold import exact_order
+from onnxremat.planners.exact_order.twins import Twins, canonical, twins
 from tests.graphs import memory_rules
 from tests.planners.test_exact_order import smallest
 
@@ -105,7 +105,7 @@ def test_the_order_is_the_best_of_all(graph: Graph, rules: MemoryRules) -> None:
 def test_an_exchange_keeps_every_step(
     graph: Graph, rules: MemoryRules, source: random.Random
 ) -> None:
-    walk, other = Walk(graph, rules), Walk(graph, rules)
+    walk, other = DownsetWalk(graph, rules), DownsetWalk(graph, rules)
     for group in twins(graph, rules, walk.units):
         a, b = source.sample(group.branches, 2)
         swap = dict(zip(a + b, b + a, strict=True))

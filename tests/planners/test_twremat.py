@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from onnxremat.graph import Graph, Op, Tensor
-from onnxremat.memory import PAPER_RULES, MemoryRules, profile
-from onnxremat.plan import Limits, PlanStatus, Problem
-from onnxremat.planners._recursion import tree_schedule
+from onnxremat.core.graph import Graph, Op, Tensor
+from onnxremat.core.memory import PAPER_RULES, MemoryRules, profile
+from onnxremat.core.problem import Limits, PlanStatus, Problem
+from onnxremat.core.schedule import check, given_order
+from onnxremat.planners.decompositions.recursion import tree_schedule
 from onnxremat.planners.twremat import recursion_limits, twremat
-from onnxremat.schedule import check, given_order
 from tests.graphs import chain
 from tests.models.sizes import tiny
 from tests.planners.guarantees import (

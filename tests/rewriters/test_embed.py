@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.execution_order import default_order
+from onnxremat.importer.execution_order import default_order
 from onnxremat.importer.nodes import is_constant, reads
 from onnxremat_rewriters.embed import embed_order
 from tests.runtimes.build import model, node, random_model, value

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxremat.core.schedule import Schedule, ScheduleError, given_order
 from onnxremat.importer import ImportedModel, bind_dimensions, from_proto, import_model, infer_types
-from onnxremat.schedule import Schedule, ScheduleError, given_order
 from onnxremat_rewriters.recompute import MARK, Rewritten, apply_schedule
 from tests.graphs import schedules
 

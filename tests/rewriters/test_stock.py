@@ -12,14 +12,14 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxremat.errors import ModelError
-from onnxremat.execution_order import default_order
+from onnxremat.core.errors import ModelError
+from onnxremat.importer.execution_order import default_order
 from onnxremat.importer.nodes import captured
-from onnxremat.runtimes.compare import different_names
-from onnxremat.runtimes.executed_steps import check_order
-from onnxremat.runtimes.measure import in_memory, run_outputs
-from onnxremat.runtimes.recipe import STOCK
-from onnxremat.runtimes.session_memory import measure_session
+from onnxremat.ort.measuring.compare import different_names
+from onnxremat.ort.measuring.executed_steps import check_order
+from onnxremat.ort.measuring.measure import in_memory, run_outputs
+from onnxremat.ort.measuring.session_memory import measure_session
+from onnxremat.ort.recipe import STOCK
 from onnxremat.targets.stock_trial import StockTrial, Variant
 from onnxremat_rewriters.recompute import MARK
 from onnxremat_rewriters.stock import STOCK_KEY, Edges, StockModel, is_stock, planned_graph, stock

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxremat.importer.values import ValueType
-from onnxremat.runtimes.library import ort
-from onnxremat.runtimes.measure import in_memory, measure_activation
-from onnxremat.runtimes.recipe import RECIPE, session_options
+from onnxremat.ort.library import ort
+from onnxremat.ort.measuring.measure import in_memory, measure_activation
+from onnxremat.ort.recipe import RECIPE, session_options
 from onnxremat_rewriters.substitutes import (
     EXACT,
     SUBSTITUTIONS,

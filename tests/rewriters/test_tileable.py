@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxremat.runtimes.recipe import RECIPE
-from onnxremat.runtimes.settle import settled
+from onnxremat.ort.recipe import RECIPE
+from onnxremat.ort.settle import settled
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.tile import Region, follow, view
 from onnxremat_rewriters.tileable import Tileable, tileable

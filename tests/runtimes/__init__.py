@@ -1,1 +1,1 @@
-"""Tests of onnxremat.runtimes: every fact claimed about ONNX Runtime is checked on it."""
+"""Tests of onnxremat.ort: every fact claimed about ONNX Runtime is checked on it."""

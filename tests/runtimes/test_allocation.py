@@ -9,11 +9,11 @@ from itertools import pairwise
 import onnx
 import pytest
 
-from onnxremat.execution_order import default_order, priority_order
+from onnxremat.importer.execution_order import default_order, priority_order
 from onnxremat.importer.nodes import reads
-from onnxremat.runtimes.allocation import AllocationKind, AllocationPlan, plan_allocations
-from onnxremat.runtimes.provable import ProvableType, element_bytes, same_size
-from onnxremat.runtimes.rules import VIEW_OPS
+from onnxremat.ort.emulation.allocation import AllocationKind, AllocationPlan, plan_allocations
+from onnxremat.ort.emulation.rules import VIEW_OPS
+from onnxremat.ort.measuring.provable import ProvableType, element_bytes, same_size
 from tests.runtimes.build import BOOL, FLOAT, model, node, random_model, value
 
 FLOATS = ProvableType("float", (4, 8))

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxremat.runtimes.arena import (
+from onnxremat.ort.emulation.arena import (
     MIN_CHUNK_BYTES,
     Arena,
     ArenaFullError,
+    ArenaRequest,
     ArenaSettings,
     ExtendStrategy,
-    Request,
     round_up,
     simulate,
 )
@@ -25,8 +25,8 @@ EXACT = ArenaSettings(extend=ExtendStrategy.SAME_AS_REQUESTED)
 SIZES = st.lists(st.integers(0, 3 * MB), min_size=1, max_size=40)
 
 
-def take(*sizes: int) -> list[Request]:
-    return [Request(i, nbytes) for i, nbytes in enumerate(sizes)]
+def take(*sizes: int) -> list[ArenaRequest]:
+    return [ArenaRequest(i, nbytes) for i, nbytes in enumerate(sizes)]
 
 
 def test_regions_double_and_grow_with_the_request() -> None:
@@ -106,9 +106,9 @@ def test_pages_count_once_written() -> None:
 
 def test_wrong_requests_are_named() -> None:
     with pytest.raises(ValueError, match="'a' holds nothing"):
-        simulate([Request("a")])
+        simulate([ArenaRequest("a")])
     with pytest.raises(ValueError, match="'a' holds memory already"):
-        simulate([Request("a", 1), Request("a", 1)])
+        simulate([ArenaRequest("a", 1), ArenaRequest("a", 1)])
     arena = Arena()
     address = arena.allocate(1)
     arena.allocate(1)

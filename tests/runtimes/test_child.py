@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from onnxremat.runtimes.child import child_environment, end_children, run_child
+from onnxremat.ort.child.children import child_environment, end_children, run_child
 from tests.runtimes import code_worker
 from tests.runtimes.code_worker import CODE
 
 ROOT = Path(__file__).parent.parent.parent
 SLEEPER = "import os, time; open('pid.new', 'w').write(str(os.getpid())); os.rename('pid.new', 'pid'); time.sleep(120)"
-PARENT = "import sys; from pathlib import Path; from onnxremat.runtimes.child import run_child; run_child(sys.argv[1], Path(sys.argv[2]))"
+PARENT = "import sys; from pathlib import Path; from onnxremat.ort.child.children import run_child; run_child(sys.argv[1], Path(sys.argv[2]))"
 
 
 def worker(folder: Path, code: str) -> str:
@@ -78,7 +78,7 @@ def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> Non
 
 def test_without_help_of_the_system_a_child_watches_the_pipe_of_its_parent() -> None:
     code = (
-        "import time; from onnxremat.runtimes import start; start._killed_by_kernel = lambda: False; "
+        "import time; from onnxremat.ort.child import start; start._killed_by_kernel = lambda: False; "
         "start.tie_to_parent(0); print('tied', flush=True); time.sleep(120)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -95,7 +95,7 @@ def test_without_help_of_the_system_a_child_watches_the_pipe_of_its_parent() -> 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for a signal")
 def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:
-    code = "from onnxremat.runtimes.start import tie_to_parent; tie_to_parent(1); print('went on')"
+    code = "from onnxremat.ort.child.start import tie_to_parent; tie_to_parent(1); print('went on')"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, check=False

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxremat.errors import ModelError, UsageError
-from onnxremat.runtimes.inputs import input_specs, load_inputs, make_inputs
-from onnxremat.runtimes.machine import memory_bytes
+from onnxremat.core.errors import ModelError, UsageError
+from onnxremat.ort.child.machine import memory_bytes
+from onnxremat.ort.measuring.inputs import input_specs, load_inputs, make_inputs
 from tests.runtimes.build import FLOAT, INT64, model, node, value
 
 ALL_TYPES = [
@@ -221,7 +221,7 @@ def test_archives_that_unpack_to_more_than_there_is(
     path = tmp_path / "inputs.npz"
     np.savez_compressed(path, x=np.zeros((1000, 3), np.float32))
     assert path.stat().st_size < 1000
-    monkeypatch.setattr("onnxremat.runtimes.feeds.memory_bytes", lambda: 10_000)
+    monkeypatch.setattr("onnxremat.ort.measuring.feeds.memory_bytes", lambda: 10_000)
     with pytest.raises(UsageError, match=r"unpacks to 12\.\d+ kB, and this machine has 10\.00 kB"):
         load_inputs(path, batched())
 

@@ -7,10 +7,12 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from onnxremat.errors import ModelError, UsageError
-from onnxremat.runtimes import measure, process
-from onnxremat.runtimes.inputs import make_inputs
-from onnxremat.runtimes.measure import (
+from onnxremat.core.errors import ModelError, UsageError
+from onnxremat.ort.child import process
+from onnxremat.ort.child.actions import MOST_ROUNDS
+from onnxremat.ort.measuring import measure
+from onnxremat.ort.measuring.inputs import make_inputs
+from onnxremat.ort.measuring.measure import (
     PeakMethod,
     in_memory,
     measure_activation,
@@ -18,8 +20,7 @@ from onnxremat.runtimes.measure import (
     measure_times,
     run_outputs,
 )
-from onnxremat.runtimes.recipe import RECIPE, STOCK
-from onnxremat.runtimes.worker_actions import MOST_ROUNDS
+from onnxremat.ort.recipe import RECIPE, STOCK
 from tests.runtimes.build import BOOL, FLOAT, model, node, value
 
 RECIPE_1 = RECIPE.with_threads(1)

@@ -12,21 +12,22 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from onnxremat.runtimes import node_heap, profiling
-from onnxremat.runtimes.heap_trace import HeapTrace, Segment, read_trace
-from onnxremat.runtimes.inputs import make_inputs
-from onnxremat.runtimes.marks import marked_copy
-from onnxremat.runtimes.measure import (
+from onnxremat.ort.child.actions import JobRequest
+from onnxremat.ort.child.heap_trace import HeapTrace, Segment, read_trace
+from onnxremat.ort.child.process import Job
+from onnxremat.ort.child.watching import watching
+from onnxremat.ort.measuring import node_heap
+from onnxremat.ort.measuring import profile as profiling
+from onnxremat.ort.measuring.inputs import make_inputs
+from onnxremat.ort.measuring.marks import marked_copy
+from onnxremat.ort.measuring.measure import (
     in_memory,
     measure_activation,
     measure_times,
     run_outputs,
 )
-from onnxremat.runtimes.process import Job
-from onnxremat.runtimes.profiling import profile_run, seen_run
-from onnxremat.runtimes.recipe import RECIPE
-from onnxremat.runtimes.watching import watching
-from onnxremat.runtimes.worker_actions import Request
+from onnxremat.ort.measuring.profile import profile_run, seen_run
+from onnxremat.ort.recipe import RECIPE
 from tests.detector import detector
 from tests.runtimes.build import FLOAT, TENSOR_BYTES, model, node, random_model, value
 
@@ -252,7 +253,7 @@ def test_a_listener_hears_what_the_child_does(tmp_path: Path) -> None:
         heard.append(text)
         told.set()
 
-    request = Request(tmp_path, [], [], {}, {})
+    request = JobRequest(tmp_path, [], [], {}, {})
     request.tell("run 1 of 3")
     with watching(tmp_path, listen):
         assert told.wait(30)

@@ -8,16 +8,17 @@ import onnx
 import pytest
 
 from models import BUILDERS
-from onnxremat.errors import ModelError, UsageError
-from onnxremat.execution_order import default_order, priority_order
+from onnxremat.core.errors import ModelError, UsageError
+from onnxremat.importer.execution_order import default_order, priority_order
 from onnxremat.importer.nodes import LAYOUT_DOMAIN
 from onnxremat.importer.purity import is_recomputable
-from onnxremat.prepare import Options, prepare
-from onnxremat.runtimes import optimize
-from onnxremat.runtimes.inputs import make_inputs
-from onnxremat.runtimes.measure import in_memory, run_outputs
-from onnxremat.runtimes.optimize import optimize_offline
-from onnxremat.runtimes.recipe import STOCK, OptimizationLevel, Recipe
+from onnxremat.options import Options
+from onnxremat.ort import optimize
+from onnxremat.ort.measuring.inputs import make_inputs
+from onnxremat.ort.measuring.measure import in_memory, run_outputs
+from onnxremat.ort.optimize import optimize_offline
+from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
+from onnxremat.subject import prepare
 from tests.runtimes.build import FLOAT, model, node, value
 
 ONE = Recipe(threads=1)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxremat.runtimes.arena import MIN_CHUNK_BYTES, Request, round_up
-from onnxremat.runtimes.pattern import Place, lay_out
+from onnxremat.ort.emulation.arena import MIN_CHUNK_BYTES, ArenaRequest, round_up
+from onnxremat.ort.emulation.pattern import Place, lay_out
 
 KB = 1024
 
@@ -13,8 +13,8 @@ KB = 1024
 def test_a_buffer_goes_into_the_smallest_gap() -> None:
     pattern = lay_out(
         [
-            Request("a", 4 * KB), Request("b", KB), Request("c", 2 * KB), Request("d", KB),
-            Request("a"), Request("c"), Request("e", 2 * KB),
+            ArenaRequest("a", 4 * KB), ArenaRequest("b", KB), ArenaRequest("c", 2 * KB), ArenaRequest("d", KB),
+            ArenaRequest("a"), ArenaRequest("c"), ArenaRequest("e", 2 * KB),
         ]
     )  # fmt: skip
     assert pattern.places["e"] == pattern.places["c"] == Place(5 * KB, 2 * KB)
@@ -25,8 +25,8 @@ def test_what_is_free_at_the_end_of_the_block_is_a_gap() -> None:
     """Seen on 1.31.1: 2 KB at the end fit better than 3 KB in the middle."""
     pattern = lay_out(
         [
-            Request("a", KB), Request("b", 3 * KB), Request("c", KB), Request("d", 2 * KB),
-            Request("b"), Request("d"), Request("e", 2 * KB),
+            ArenaRequest("a", KB), ArenaRequest("b", 3 * KB), ArenaRequest("c", KB), ArenaRequest("d", 2 * KB),
+            ArenaRequest("b"), ArenaRequest("d"), ArenaRequest("e", 2 * KB),
         ]
     )  # fmt: skip
     assert pattern.places["e"].offset == 5 * KB
@@ -34,30 +34,32 @@ def test_what_is_free_at_the_end_of_the_block_is_a_gap() -> None:
 
 
 def test_a_buffer_that_fits_nowhere_goes_behind_the_last() -> None:
-    pattern = lay_out([Request("a", KB), Request("b", KB), Request("a"), Request("c", 2 * KB)])
+    pattern = lay_out(
+        [ArenaRequest("a", KB), ArenaRequest("b", KB), ArenaRequest("a"), ArenaRequest("c", 2 * KB)]
+    )
     assert pattern.places["c"].offset == 2 * KB
     assert pattern.block_bytes == 4 * KB
 
 
 def test_sizes_are_rounded_and_empty_buffers_take_nothing() -> None:
-    assert lay_out([Request("a", 1)]).block_bytes == MIN_CHUNK_BYTES
-    assert lay_out([Request("a", 0)]).block_bytes == 0
+    assert lay_out([ArenaRequest("a", 1)]).block_bytes == MIN_CHUNK_BYTES
+    assert lay_out([ArenaRequest("a", 0)]).block_bytes == 0
     assert lay_out([]).block_bytes == 0
     with pytest.raises(ValueError, match="'a' is allocated twice"):
-        lay_out([Request("a", 1), Request("a", 1)])
+        lay_out([ArenaRequest("a", 1), ArenaRequest("a", 1)])
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 6)), min_size=1, max_size=40))
 def test_buffers_held_together_never_overlap(sizes: list[tuple[int, int]]) -> None:
     """Each buffer has a size and the number of allocations it outlives."""
-    requests: list[Request] = []
+    requests: list[ArenaRequest] = []
     until = {i: i + life for i, (_, life) in enumerate(sizes)}
     held_bytes = most_bytes = 0
     for i, (nbytes, _) in enumerate(sizes):
         gone = [k for k, end in until.items() if end == i and k < i]
-        requests.extend(Request(k) for k in gone)
+        requests.extend(ArenaRequest(k) for k in gone)
         held_bytes -= sum(round_up(sizes[k][0], MIN_CHUNK_BYTES) for k in gone)
-        requests.append(Request(i, nbytes))
+        requests.append(ArenaRequest(i, nbytes))
         held_bytes += round_up(nbytes, MIN_CHUNK_BYTES)
         most_bytes = max(most_bytes, held_bytes)
     pattern = lay_out(requests)

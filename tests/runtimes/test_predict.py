@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxremat.errors import ModelError, UsageError
-from onnxremat.runtimes.inputs import make_inputs
-from onnxremat.runtimes.measure import in_memory, measure_activation, measure_resident
-from onnxremat.runtimes.predict import predict
-from onnxremat.runtimes.profiling import profile_run
-from onnxremat.runtimes.provable import ProvableType, provable_types
-from onnxremat.runtimes.recipe import RECIPE, STOCK, ExecutionOrder, OptimizationLevel, Recipe
+from onnxremat.core.errors import ModelError, UsageError
+from onnxremat.ort.emulation.predict import predict
+from onnxremat.ort.measuring.inputs import make_inputs
+from onnxremat.ort.measuring.measure import in_memory, measure_activation, measure_resident
+from onnxremat.ort.measuring.profile import profile_run
+from onnxremat.ort.measuring.provable import ProvableType, provable_types
+from onnxremat.ort.recipe import RECIPE, STOCK, ExecutionOrder, OptimizationLevel, Recipe
 from tests.runtimes.build import FLOAT, INT64, model, node, value
 
 pytest.importorskip("memray", reason="the heap is counted by memray")

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxremat.errors import ModelError
-from onnxremat.runtimes.measure import in_memory, measure_activation, run_outputs
-from onnxremat.runtimes.process import one_line
-from onnxremat.runtimes.recipe import RECIPE
+from onnxremat.core.errors import ModelError
+from onnxremat.ort.child.process import one_line
+from onnxremat.ort.measuring.measure import in_memory, measure_activation, run_outputs
+from onnxremat.ort.recipe import RECIPE
 from tests.runtimes.build import FLOAT, INT64, model, node, value
 
 SMALL = model([node("Neg", ["x"], ["y"])], [value("x", FLOAT, [2])], ["y"])

@@ -9,21 +9,21 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxremat.errors import ModelError, UsageError
-from onnxremat.execution_order import priority_order
-from onnxremat.runtimes.inputs import make_inputs
-from onnxremat.runtimes.measure import in_memory, measure_activation
-from onnxremat.runtimes.node_heap import count_heap
-from onnxremat.runtimes.profiling import (
+from onnxremat.core.errors import ModelError, UsageError
+from onnxremat.importer.execution_order import priority_order
+from onnxremat.ort.measuring.inputs import make_inputs
+from onnxremat.ort.measuring.measure import in_memory, measure_activation
+from onnxremat.ort.measuring.node_heap import count_heap
+from onnxremat.ort.measuring.profile import (
     RunProfile,
     inner_nodes,
     named_copy,
     profile_run,
     seen_run,
 )
-from onnxremat.runtimes.recipe import RECIPE, STOCK
-from onnxremat.runtimes.settle import settled
-from onnxremat.runtimes.workspace import STATISTICS_EXACT, ValueType, known_workspace_bytes
+from onnxremat.ort.measuring.workspace import STATISTICS_EXACT, ValueType, known_workspace_bytes
+from onnxremat.ort.recipe import RECIPE, STOCK
+from onnxremat.ort.settle import settled
 from tests.runtimes.build import (
     BOOL,
     FLOAT,

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from onnxremat.errors import UsageError
-from onnxremat.runtimes.library import ort
-from onnxremat.runtimes.recipe import RECIPE, STOCK, Recipe, providers, session_options
+from onnxremat.core.errors import UsageError
+from onnxremat.ort.library import ort
+from onnxremat.ort.recipe import RECIPE, STOCK, Recipe, providers, session_options
 
 
 def test_recipe_turns_off_what_moves_nodes_and_buffers() -> None:
@@ -68,8 +68,8 @@ def test_impossible_settings_are_refused() -> None:
 
 def test_importing_and_running_the_runtime_prints_nothing() -> None:
     code = """
-from onnxremat.runtimes.library import ort
-from onnxremat.runtimes.recipe import RECIPE, providers, session_options
+from onnxremat.ort.library import ort
+from onnxremat.ort.recipe import RECIPE, providers, session_options
 from tests.runtimes.build import model, node, value
 import numpy as np
 m = model([node("Relu", ["x"], ["y"])], [value("x", 1, [2])], ["y"])

@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 from onnxremat.importer.nodes import LAYOUT_DOMAIN as BLOCKED
-from onnxremat.runtimes.library import RUNTIME_ERRORS, ort
-from onnxremat.runtimes.recipe import RECIPE, Recipe, providers, session_options
-from onnxremat.runtimes.rules import INPLACE, VIEW_OPS
+from onnxremat.ort.emulation.rules import INPLACE, VIEW_OPS
+from onnxremat.ort.library import RUNTIME_ERRORS, ort
+from onnxremat.ort.recipe import RECIPE, Recipe, providers, session_options
 from tests.runtimes.build import FLOAT, INT64, SLACK_BYTES, TENSOR_BYTES, model, node, value
 
 memray = pytest.importorskip("memray", reason="the heap is counted by memray")

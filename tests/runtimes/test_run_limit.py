@@ -8,13 +8,13 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxremat.errors import ModelError, UsageError
-from onnxremat.prepare import Options
-from onnxremat.runtimes.child import run_child
-from onnxremat.runtimes.machine import memory_bytes
-from onnxremat.runtimes.measure import in_memory, run_outputs
-from onnxremat.runtimes.recipe import RECIPE
-from onnxremat.runtimes.run_limit import LATER, RUN_SECONDS, RunLimit, current_limit, limit_runs
+from onnxremat.core.errors import ModelError, UsageError
+from onnxremat.options import Options
+from onnxremat.ort.child.children import run_child
+from onnxremat.ort.child.machine import memory_bytes
+from onnxremat.ort.child.run_limit import LATER, RUN_SECONDS, RunLimit, current_limit, limit_runs
+from onnxremat.ort.measuring.measure import in_memory, run_outputs
+from onnxremat.ort.recipe import RECIPE
 from tests.runtimes.build import BOOL, FLOAT, INT64, model, node, value
 from tests.runtimes.test_child import ends, worker
 
@@ -94,7 +94,7 @@ def test_limits_are_numbers_of_seconds(seconds: float) -> None:
 def test_a_child_is_refused_more_memory_than_there_is(tmp_path: Path) -> None:
     code = (
         "import resource\n"
-        "from onnxremat.runtimes.machine import memory_bytes\n"
+        "from onnxremat.ort.child.machine import memory_bytes\n"
         "soft = resource.getrlimit(resource.RLIMIT_DATA)[0]\n"
         "try:\n    bytearray(soft)\nexcept MemoryError:\n    open('said', 'w').write(str(soft))"
     )

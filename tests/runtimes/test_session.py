@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxremat.errors import ModelError, OnnxrematError, UsageError
-from onnxremat.runtimes.library import RUNTIME_VERSION, ort
-from onnxremat.runtimes.recipe import RECIPE
-from onnxremat.runtimes.record import METADATA_KEY, PlanRecord, attach_record, read_record
-from onnxremat.runtimes.session import PlannedSession, open_session
+from onnxremat.core.errors import ModelError, OnnxrematError, UsageError
+from onnxremat.ort.library import RUNTIME_VERSION, ort
+from onnxremat.ort.recipe import RECIPE
+from onnxremat.ort.record import METADATA_KEY, PlanRecord, attach_record, read_record
+from onnxremat.ort.session import PlannedSession, open_session
 from tests.runtimes.build import FLOAT, model, node, value
 
 PLAIN = model([node("Neg", ["x"], ["y"])], [value("x", FLOAT, ["n", 3])], ["y"])
@@ -292,7 +292,7 @@ def test_a_model_that_the_runtime_refuses_is_one_line(tmp_path: Path) -> None:
 
 def test_opening_prints_nothing(planned: Path) -> None:
     code = (
-        "import sys, numpy; from onnxremat.runtimes.session import open_session;"
+        "import sys, numpy; from onnxremat.ort.session import open_session;"
         "open_session(sys.argv[1]).run(None, {'x': numpy.ones((2, 3), numpy.float32)})"
     )
     done = subprocess.run(
@@ -308,7 +308,7 @@ def test_a_session_is_a_planned_session(planned: Path) -> None:
 def test_telemetry_of_the_runtime_is_off_unless_the_environment_says_otherwise(
     tmp_path: Path,
 ) -> None:
-    code = "import onnxremat.runtimes.session, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    code = "import onnxremat.ort.session, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
     kept = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     for given, seen in (({}, "1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")):
         done = subprocess.run(

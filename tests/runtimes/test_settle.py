@@ -12,11 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 from models import BUILDERS, EXPORTED
 from onnxremat.importer import bind_dimensions, from_proto
 from onnxremat.importer.nodes import is_constant
-from onnxremat.runtimes.inputs import make_inputs
-from onnxremat.runtimes.measure import in_memory, run_outputs
-from onnxremat.runtimes.profiling import seen_run
-from onnxremat.runtimes.recipe import RECIPE, ExecutionOrder, Recipe
-from onnxremat.runtimes.settle import kept_single, settled
+from onnxremat.ort.measuring.inputs import make_inputs
+from onnxremat.ort.measuring.measure import in_memory, run_outputs
+from onnxremat.ort.measuring.profile import seen_run
+from onnxremat.ort.recipe import RECIPE, ExecutionOrder, Recipe
+from onnxremat.ort.settle import kept_single, settled
 from onnxremat_rewriters.graft import INSERTED_CAST
 from tests.models.sizes import TINY_EXPORTED, tiny
 from tests.runtimes.build import FLOAT, INT64, model, node, value

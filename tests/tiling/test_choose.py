@@ -11,14 +11,15 @@ import pytest
 from onnx import helper
 
 from models import BUILDERS
-from onnxremat.bounds import op_bytes
-from onnxremat.memory import profile
-from onnxremat.prepare import Options, Subject, prepare
-from onnxremat.runtimes.compare import different_names
-from onnxremat.runtimes.measure import measure_activation, run_outputs
-from onnxremat.runtimes.predict import BOOKKEEPING_BYTES, BOOKKEEPING_NODE_BYTES
-from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.schedule import given_order
+from onnxremat.core.bounds import op_bytes
+from onnxremat.core.memory import profile
+from onnxremat.core.schedule import given_order
+from onnxremat.options import Options
+from onnxremat.ort.emulation.predict import BOOKKEEPING_BYTES, BOOKKEEPING_NODE_BYTES
+from onnxremat.ort.emulation.rules import RECIPE_RULES
+from onnxremat.ort.measuring.compare import different_names
+from onnxremat.ort.measuring.measure import measure_activation, run_outputs
+from onnxremat.subject import Subject, prepare
 from onnxremat.tiling import (
     TileSearch,
     Tiling,
@@ -28,10 +29,10 @@ from onnxremat.tiling import (
     tiled_subject,
     uncut_bound,
 )
-from onnxremat.tiling import plan as bounds
-from onnxremat.tiling.costs import COPY_WEIGHT
+from onnxremat.tiling import tiling_plan as bounds
 from onnxremat.tiling.routes import TOLERANCE
 from onnxremat.tiling.sequence import Sequence, droppable
+from onnxremat.tiling.tile_costs import COPY_WEIGHT
 from onnxremat_rewriters.tile import view
 from tests.rewriters.tile.nets import Net
 

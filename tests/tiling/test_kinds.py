@@ -8,13 +8,14 @@ import onnx
 import pytest
 
 from models import BUILDERS
-from onnxremat.memory import profile
-from onnxremat.prepare import Options, Subject, prepare
-from onnxremat.runtimes.compare import different_names
-from onnxremat.runtimes.measure import measure_activation, run_outputs
-from onnxremat.runtimes.predict import BOOKKEEPING_BYTES, BOOKKEEPING_NODE_BYTES
-from onnxremat.runtimes.rules import RECIPE_RULES
-from onnxremat.schedule import given_order
+from onnxremat.core.memory import profile
+from onnxremat.core.schedule import given_order
+from onnxremat.options import Options
+from onnxremat.ort.emulation.predict import BOOKKEEPING_BYTES, BOOKKEEPING_NODE_BYTES
+from onnxremat.ort.emulation.rules import RECIPE_RULES
+from onnxremat.ort.measuring.compare import different_names
+from onnxremat.ort.measuring.measure import measure_activation, run_outputs
+from onnxremat.subject import Subject, prepare
 from onnxremat.tiling import Tiling, TilingPlan, choose_regions, tiled_subject
 from tests.rewriters.tile.nets import Net
 

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from onnxremat.tiling.program import cheapest_route
+from onnxremat.tiling.cut_program import cheapest_route
 
 
 def cheapest_by_trial(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onnxremat.runtimes.rules import RECIPE_RULES
+from onnxremat.ort.emulation.rules import RECIPE_RULES
 from onnxremat.tiling.effort import Effort
 from onnxremat.tiling.grids import Grid, carrying, pairs, single_axes, strips
 from onnxremat.tiling.segments import Segments

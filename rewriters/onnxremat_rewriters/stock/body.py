@@ -24,12 +24,12 @@ from itertools import pairwise
 
 import onnx
 
-from onnxremat.execution_order import default_order
+from onnxremat.importer.execution_order import default_order
 from onnxremat.importer.nodes import DEFAULT_DOMAINS, reads
 from onnxremat.importer.views import VIEW_OPS
 from onnxremat_rewriters.naming import rename_reads
 from onnxremat_rewriters.recompute import MARK
-from onnxremat_rewriters.stock.facts import Constants, inferred_types, is_tensor
+from onnxremat_rewriters.stock.facts import RuntimeConstants, inferred_types, is_tensor
 from onnxremat_rewriters.stock.forms import Forms
 
 _SHAPED_BY_INPUT = frozenset({"Reshape", "Expand"})
@@ -62,20 +62,20 @@ class Body:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BodyPlan:
     """What is written: a model's nodes in order, and what is known of its values."""
 
     model: onnx.ModelProto
-    constants: Constants
+    constants: RuntimeConstants
     types: dict[str, onnx.TypeProto] = field(repr=False)
 
     @classmethod
-    def of(cls, model: onnx.ModelProto, constants: Constants) -> "Plan":
+    def of(cls, model: onnx.ModelProto, constants: RuntimeConstants) -> "BodyPlan":
         """The plan that a model in plan order is."""
         return cls(model, constants, inferred_types(model, model.graph.node))
 
 
-def write_body(plan: Plan, forms: Forms, token: str, *, hide: bool, edges: Edges) -> Body:
+def write_body(plan: BodyPlan, forms: Forms, token: str, *, hide: bool, edges: Edges) -> Body:
     """The nodes of `plan.model`, hidden and chained. `token` is an empty vector's name.
 
     The same `forms` must not be used for another body of the same model. O(nodes) for NONE and
@@ -97,7 +97,7 @@ class _Hidden:
     constant: frozenset[str]
 
 
-def _as_it_is(plan: Plan) -> _Hidden:
+def _as_it_is(plan: BodyPlan) -> _Hidden:
     outputs = {value.name for value in plan.model.graph.output}
     nodes: list[onnx.NodeProto] = []
     steps = []
@@ -108,7 +108,7 @@ def _as_it_is(plan: Plan) -> _Hidden:
     return _Hidden(nodes, tuple(steps), plan.constants.names)
 
 
-def _hidden(plan: Plan, forms: Forms, token: str) -> _Hidden:
+def _hidden(plan: BodyPlan, forms: Forms, token: str) -> _Hidden:
     """Inputs and constant shapes read through the token; copies of constant nodes merged.
 
     A Transpose that several nodes read is read through the token too: a runtime would fuse it into
@@ -175,7 +175,7 @@ def _seen(node: onnx.NodeProto, folded: dict[bytes, Sequence[str]], names: dict[
     return True
 
 
-def _constant_shape(node: onnx.NodeProto, constants: Constants) -> str | None:
+def _constant_shape(node: onnx.NodeProto, constants: RuntimeConstants) -> str | None:
     """The name of the constant that says the shape of the node's output, if one does."""
     if node.domain not in DEFAULT_DOMAINS or node.op_type not in _SHAPED_BY_INPUT:
         return None
@@ -187,7 +187,7 @@ class _Chain:
     """Writes edges between the steps of a list of nodes."""
 
     hidden: _Hidden
-    plan: Plan
+    plan: BodyPlan
     forms: Forms
     token: str
 

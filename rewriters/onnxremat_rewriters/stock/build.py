@@ -7,10 +7,10 @@ from typing import Any
 
 import onnx
 
-from onnxremat.errors import ModelError
+from onnxremat.core.errors import ModelError
 from onnxremat.importer.nodes import attribute
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
-from onnxremat_rewriters.stock.body import Body, Edges, Plan, write_body
+from onnxremat_rewriters.stock.body import Body, BodyPlan, Edges, write_body
 from onnxremat_rewriters.stock.facts import find_constants
 from onnxremat_rewriters.stock.forms import Forms
 from onnxremat_rewriters.stock.opset import standard_opset, with_sequences
@@ -65,7 +65,7 @@ def stock(
         raise ModelError("the model was already rewritten for stock options")
     result = with_sequences(model)
     constants = find_constants(result)
-    plan = Plan.of(result, constants)
+    plan = BodyPlan.of(result, constants)
     forms = Forms(
         standard_opset(result),
         NameSource(value_names(result.graph)),

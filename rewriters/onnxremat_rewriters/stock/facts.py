@@ -18,7 +18,7 @@ _SHAPE_DATA_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Constants:
+class RuntimeConstants:
     """Values that are the same in every run: `stored` ones, and all `names`.
 
     `stored` are initializers that a caller cannot override. `nodes` are the indices of Constant
@@ -30,7 +30,7 @@ class Constants:
     nodes: frozenset[int]
 
 
-def find_constants(model: onnx.ModelProto) -> Constants:
+def find_constants(model: onnx.ModelProto) -> RuntimeConstants:
     """The constants of the top-level graph. O(nodes + reads)."""
     graph = model.graph
     stored = {tensor.name for tensor in graph.initializer}
@@ -52,7 +52,7 @@ def find_constants(model: onnx.ModelProto) -> Constants:
         if folded or op_key(node) == "Constant":
             nodes.add(index)
             names.update(name for name in node.output if name)
-    return Constants(frozenset(stored), frozenset(names), frozenset(nodes))
+    return RuntimeConstants(frozenset(stored), frozenset(names), frozenset(nodes))
 
 
 def inferred_types(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 import onnx
 from onnx.defs import OpSchema
 
-from onnxremat.errors import ModelError
+from onnxremat.core.errors import ModelError
 from onnxremat.importer.nodes import DEFAULT_DOMAINS, subgraphs
 
 SEQUENCES = 11

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxremat.errors import ModelError
+from onnxremat.core.errors import ModelError
 from onnxremat_rewriters.naming import rename_reads
 from onnxremat_rewriters.stock.forms import Forms
 from onnxremat_rewriters.stock.weights import big_constants, localized

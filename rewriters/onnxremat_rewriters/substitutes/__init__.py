@@ -20,7 +20,7 @@ from onnxremat_rewriters.substitutes.apply import (
 from onnxremat_rewriters.substitutes.conv_transpose import CONV_OF_TRANSPOSED
 from onnxremat_rewriters.substitutes.einsum import EINSUM_MATMUL
 from onnxremat_rewriters.substitutes.nary import NARY_CHAIN
-from onnxremat_rewriters.substitutes.site import NotSubstitutable, Site, Substitution
+from onnxremat_rewriters.substitutes.site import KernelSite, NotSubstitutable, Substitution
 from onnxremat_rewriters.substitutes.sliced import SLICED_WHERE
 from onnxremat_rewriters.substitutes.softmax import INNER_SOFTMAX
 
@@ -40,10 +40,10 @@ __all__ = [
     "EXACT",
     "ROUNDING",
     "SUBSTITUTIONS",
+    "KernelSite",
     "NotSubstitutable",
     "Refused",
     "Replaced",
-    "Site",
     "Substituted",
     "Substitution",
     "apply_substitutions",

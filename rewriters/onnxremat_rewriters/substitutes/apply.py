@@ -8,7 +8,7 @@ import onnx
 from onnxremat.importer.nodes import DEFAULT_DOMAINS, attribute, reads
 from onnxremat.importer.values import ValueType, tensor_type
 from onnxremat_rewriters.naming import NameSource, node_names, rename_reads, value_names
-from onnxremat_rewriters.substitutes.site import NotSubstitutable, Site, Substitution
+from onnxremat_rewriters.substitutes.site import KernelSite, NotSubstitutable, Substitution
 
 _FIRST_IR_WITH_FREE_INITIALIZERS = 4
 
@@ -144,7 +144,7 @@ def _choose(node: onnx.NodeProto, substitutions: Sequence[Substitution]) -> Subs
 
 def _site_maker(
     model: onnx.ModelProto, types: Mapping[str, ValueType]
-) -> Callable[[onnx.NodeProto], Site]:
+) -> Callable[[onnx.NodeProto], KernelSite]:
     graph = model.graph
     given = {value.name for value in graph.input}
     constants = {t.name: tensor_type(t) for t in graph.initializer}
@@ -160,7 +160,7 @@ def _site_maker(
     }
     opset = max((o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS), default=1)
     values, labels = NameSource(value_names(graph)), NameSource(node_names(graph))
-    return lambda node: Site(node, opset, known, stored, values, labels)
+    return lambda node: KernelSite(node, opset, known, stored, values, labels)
 
 
 def _reads_of(model: onnx.ModelProto, one: Replaced) -> Sequence[str]:

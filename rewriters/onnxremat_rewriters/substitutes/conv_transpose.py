@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from onnxremat_rewriters.substitutes.site import NotSubstitutable, Site, Substitution
+from onnxremat_rewriters.substitutes.site import KernelSite, NotSubstitutable, Substitution
 
 _LEAST = -(2**63) + 1
 """As the end of a backward slice: past the first element."""
 
 
-def _replace(site: Site) -> None:
+def _replace(site: KernelSite) -> None:
     site.need_opset(11)
     node = site.node
     dims = site.type_of(node.input[1]).shape
@@ -44,7 +44,7 @@ def _replace(site: Site) -> None:
     )
 
 
-def _check(site: Site, kernel: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _check(site: KernelSite, kernel: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Pads and dilations. Raises NotSubstitutable for attributes that Conv cannot express."""
     if any(stride != 1 for stride in site.integers("strides")):
         raise NotSubstitutable("its stride is not 1")
@@ -63,7 +63,7 @@ def _check(site: Site, kernel: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[
 
 
 def _pads_for_output(
-    site: Site, kernel: tuple[int, ...], dilations: tuple[int, ...]
+    site: KernelSite, kernel: tuple[int, ...], dilations: tuple[int, ...]
 ) -> tuple[int, ...]:
     """The pads that an output shape means. Raises NotSubstitutable if they are not the same on both
     sides: versions of the operator differ in which side gets more."""
@@ -75,7 +75,7 @@ def _pads_for_output(
     return tuple(total // 2 for total in cut) * 2
 
 
-def _turned(site: Site, dims: tuple[int, ...], group: int) -> str:
+def _turned(site: KernelSite, dims: tuple[int, ...], group: int) -> str:
     """The name of the filters as Conv reads them."""
     name = site.node.input[1]
     if name in site.stored:

@@ -12,10 +12,10 @@ operand either in the other one or in the result; with MatMul's groups (shared, 
 
 from math import prod
 
-from onnxremat_rewriters.substitutes.site import NotSubstitutable, Site, Substitution
+from onnxremat_rewriters.substitutes.site import KernelSite, NotSubstitutable, Substitution
 
 
-def _replace(site: Site) -> None:
+def _replace(site: KernelSite) -> None:
     left, right, result = _terms(site)
     sizes: dict[str, int] = {}
     for term, name in zip((left, right), site.node.input, strict=True):
@@ -47,7 +47,7 @@ def _replace(site: Site) -> None:
         site.add("Transpose", [out], site.node.output[0], perm=perm)
 
 
-def _terms(site: Site) -> tuple[str, str, str]:
+def _terms(site: KernelSite) -> tuple[str, str, str]:
     """Letters of both operands and of the result."""
     equation = site.attribute("equation")
     assert isinstance(equation, bytes)
@@ -64,7 +64,7 @@ def _terms(site: Site) -> tuple[str, str, str]:
 
 
 def _ordered(
-    site: Site,
+    site: KernelSite,
     name: str,
     term: str,
     groups: tuple[list[str], list[str], list[str]],

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from onnxremat_rewriters.substitutes.site import NotSubstitutable, Site, Substitution
+from onnxremat_rewriters.substitutes.site import KernelSite, NotSubstitutable, Substitution
 
 _BINARY = {"Sum": "Add", "Mean": "Add", "Max": "Max", "Min": "Min"}
 _DTYPES: dict[str, np.dtype[Any]] = {"float": np.dtype(np.float32), "double": np.dtype(np.float64)}
 
 
-def _replace(site: Site) -> None:
+def _replace(site: KernelSite) -> None:
     site.need_opset(8)  # before, there is no broadcasting and no buffer
     op, inputs = site.node.op_type, list(site.node.input)
     if len(inputs) < 3:

@@ -19,7 +19,7 @@ class NotSubstitutable(Exception):
 
 
 @dataclass
-class Site:
+class KernelSite:
     """One node, the types of the values around it, and names that are free.
 
     `types` has what is known by name. `stored` are the initializers whose data is in the model and
@@ -85,5 +85,5 @@ class Substitution:
     name: str
     op_types: frozenset[str]
     exact: bool
-    replace: Callable[[Site], None]
+    replace: Callable[[KernelSite], None]
     sized: bool

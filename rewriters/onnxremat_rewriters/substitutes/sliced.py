@@ -8,12 +8,12 @@ are free by then if nobody else reads them.
 from itertools import pairwise
 from typing import Any
 
-from onnxremat_rewriters.substitutes.site import NotSubstitutable, Site, Substitution
+from onnxremat_rewriters.substitutes.site import KernelSite, NotSubstitutable, Substitution
 
 PIECES = 8
 
 
-def _replace(site: Site) -> None:
+def _replace(site: KernelSite) -> None:
     shapes = [site.type_of(name).shape for name in site.node.input]
     result = site.type_of(site.node.output[0]).shape
     if not result:
@@ -26,7 +26,7 @@ def _replace(site: Site) -> None:
     _slice(site, result, axis, cut)
 
 
-def _slice(site: Site, shape: tuple[int, ...], axis: int, cut: list[bool]) -> None:
+def _slice(site: KernelSite, shape: tuple[int, ...], axis: int, cut: list[bool]) -> None:
     """Nodes for each piece of `axis`; `cut` says which inputs have that axis."""
     site.need_opset(10)
     size = shape[axis]

@@ -4,10 +4,10 @@ The kernel does the same inside, with two buffers of the output's size beside in
 four tensors at its peak. Of the three nodes none needs more than two. The bits are the same.
 """
 
-from onnxremat_rewriters.substitutes.site import NotSubstitutable, Site, Substitution
+from onnxremat_rewriters.substitutes.site import KernelSite, NotSubstitutable, Substitution
 
 
-def _replace(site: Site) -> None:
+def _replace(site: KernelSite) -> None:
     site.need_opset(13)  # before, the axis says where a matrix is cut
     kind = site.type_of(site.node.input[0])
     if kind.dtype not in ("float", "double"):

@@ -13,7 +13,7 @@ from onnxremat_rewriters.tile.boxes import Box, extent
 from onnxremat_rewriters.tile.emit import Origin, RefusedRegion, Tiled, tile
 from onnxremat_rewriters.tile.program import (
     Instruction,
-    Kind,
+    InstructionKind,
     Piece,
     TileProgram,
     program,
@@ -32,7 +32,7 @@ from onnxremat_rewriters.tile.region import (
     plan_region,
     region_nodes,
 )
-from onnxremat_rewriters.tile.view import CannotTile, Part, Site, Step, View, view
+from onnxremat_rewriters.tile.view import CannotTile, Site, TileStep, TileView, ValuePart, view
 
 __all__ = [
     "Box",
@@ -40,21 +40,21 @@ __all__ = [
     "Carried",
     "Demand",
     "Instruction",
-    "Kind",
+    "InstructionKind",
     "NodeTile",
     "Origin",
-    "Part",
     "Piece",
     "Reach",
     "RefusedRegion",
     "Region",
     "RegionPlan",
     "Site",
-    "Step",
     "TilePlan",
     "TileProgram",
+    "TileStep",
+    "TileView",
     "Tiled",
-    "View",
+    "ValuePart",
     "extent",
     "follow",
     "never_cut",

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxremat_rewriters.tile.boxes import Box, Range, extent
-from onnxremat_rewriters.tile.view import Given, Part, Site, Step
+from onnxremat_rewriters.tile.view import Given, Site, TileStep, ValuePart
 
 Floats = NDArray[np.float32]
 Places = NDArray[np.int64]
@@ -62,21 +62,21 @@ def is_bilinear(site: Site, size: Sequence[int], scales: Sequence[float]) -> boo
 
 def bilinear(
     transform: str, size: Sequence[int], made: Sequence[int], scales: Sequence[float]
-) -> Callable[[Box], Step] | None:
+) -> Callable[[Box], TileStep] | None:
     """From a box to the step that makes it; None if positions of that kind are not known."""
     if transform not in MODES:
         return None
     rows, columns = (axis(transform, size[a], made[a], scales[a]) for a in (2, 3))
     aligned = transform == "align_corners" and float(columns.unclipped.max()) <= size[3] - 1
 
-    def step(box: Box) -> Step:
+    def step(box: Box) -> TileStep:
         down, across = rows.need(box[2]), columns.need(box[3])
         parts = None
         if aligned and box[3] == (0, made[3]):
             across = (0, size[3])
             parts = _in_runs(extent(box), size[3], rows, box[2], down)
         parts = parts or _one_by_one(extent(box), (rows, columns), box[2:], (down, across))
-        return Step(box, {0: (*box[:2], down, across)}, parts=parts)
+        return TileStep(box, {0: (*box[:2], down, across)}, parts=parts)
 
     return step
 
@@ -107,9 +107,9 @@ def _positions(transform: str, at: Floats, size: int, made: int, scale: np.float
 
 def _in_runs(
     made: tuple[int, ...], width: int, rows: Axis, wanted: Range, read: Range
-) -> tuple[Part, ...] | None:
+) -> tuple[ValuePart, ...] | None:
     """Runs of rows, each cut off and resized, and joined; None if a row cannot be hit."""
-    found: list[Part] = []
+    found: list[ValuePart] = []
     pieces: list[int] = []
     start, stop = wanted
     while start < stop:
@@ -127,12 +127,12 @@ def _in_runs(
         pieces.append(len(found) - 1)
         start += run.made
     if len(pieces) > 1:
-        found.append(Part("Concat", tuple(pieces), made, {"axis": 2}))
+        found.append(ValuePart("Concat", tuple(pieces), made, {"axis": 2}))
     return tuple(found)
 
 
 @dataclass(frozen=True)
-class _Run:
+class _BilinearRun:
     """`made` rows from the rows `read` of what the tile reads, at the positions that the region
     from `start` to `end` of those means."""
 
@@ -141,7 +141,7 @@ class _Run:
     start: np.float32
     end: np.float32
 
-    def parts(self, shape: tuple[int, ...], width: int, before: int) -> tuple[Part, Part]:
+    def parts(self, shape: tuple[int, ...], width: int, before: int) -> tuple[ValuePart, ValuePart]:
         """A Slice of lines of `width`, and a Resize, behind so many parts."""
         lo, hi = self.read
         size = (*shape[:2], self.made, shape[3])
@@ -149,10 +149,12 @@ class _Run:
         cut: tuple[Read, ...] = (Given(0), *(np.array([v], np.int64) for v in (lo, hi, 2)))
         resize = {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}
         reads: tuple[Read, ...] = (before, np.array(region, _F), None, np.array(size, np.int64))
-        return Part("Slice", cut, (*size[:2], hi - lo, width)), Part("Resize", reads, size, resize)
+        return ValuePart("Slice", cut, (*size[:2], hi - lo, width)), ValuePart(
+            "Resize", reads, size, resize
+        )
 
 
-def _run(rows: Axis, wanted: Range, read: Range) -> _Run | None:
+def _run(rows: Axis, wanted: Range, read: Range) -> _BilinearRun | None:
     """The run of rows `wanted`; None if the kernel would put one elsewhere."""
     lo, hi = rows.need(wanted)
     count = wanted[1] - wanted[0]
@@ -167,7 +169,7 @@ def _run(rows: Axis, wanted: Range, read: Range) -> _Run | None:
     end = start if count == 1 else start + (at[-1] - at[0]) / _F(gaps)
     if not np.array_equal(_cropped(count, gaps + 1, start, end), at):
         return None
-    return _Run(count, (lo - read[0], lo - read[0] + gaps + 1), start, end)
+    return _BilinearRun(count, (lo - read[0], lo - read[0] + gaps + 1), start, end)
 
 
 def _cropped(made: int, size: int, start: np.float32, end: np.float32) -> Floats:
@@ -181,15 +183,15 @@ def _cropped(made: int, size: int, start: np.float32, end: np.float32) -> Floats
 
 def _one_by_one(
     made: tuple[int, ...], axes: tuple[Axis, Axis], wanted: Sequence[Range], read: Sequence[Range]
-) -> tuple[Part, ...]:
+) -> tuple[ValuePart, ...]:
     """The nodes of a tile: two Gathers of columns, of each of them two of rows; weights; sums."""
     rows, columns = axes
     (top, bottom), (left, right) = wanted
     height = read[0][1] - read[0][0]
-    found: list[Part] = []
+    found: list[ValuePart] = []
 
     def add(op: str, reads: tuple[Read, ...], shape: tuple[int, ...], **attributes: Any) -> int:
-        found.append(Part(op, reads, shape, attributes))
+        found.append(ValuePart(op, reads, shape, attributes))
         return len(found) - 1
 
     lines = [(columns.first, columns.from_second), (columns.second, columns.from_first)]

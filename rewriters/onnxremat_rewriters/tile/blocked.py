@@ -15,7 +15,7 @@ from onnxremat.importer.nodes import LAYOUT_DOMAIN
 from onnxremat_rewriters.tile import windows
 from onnxremat_rewriters.tile.boxes import Box, whole
 from onnxremat_rewriters.tile.resizing import Factor, border
-from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step
+from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, TileStep
 
 PREFIX = f"{LAYOUT_DOMAIN}::"
 TRANSPARENT = frozenset({"Add", "Clip", "Concat", "HardSigmoid", "Mul", "Relu", "Sigmoid", "Sum"})
@@ -29,7 +29,7 @@ def with_whole_channels(make: Callable[[Site], Rule]) -> Callable[[Site], Rule]:
     def checked(site: Site) -> Rule:
         made_by, channels = make(site), (0, site.made()[1])
 
-        def rule(output: int, box: Box) -> Step:
+        def rule(output: int, box: Box) -> TileStep:
             if box[1] != channels:
                 raise CannotTile(f"{site.op}: channels in blocks cannot be cut")
             return made_by(output, box)
@@ -63,10 +63,10 @@ def upsample(site: Site) -> Rule:
         for n, m, s in zip(size, made, scales, strict=True)
     ]
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         needs = [factor.need(r) for factor, r in zip(factors, box, strict=True)]
         source, target = tuple(need[0] for need in needs), tuple(need[1] for need in needs)
-        return Step(target, {0: source}, inner=box)
+        return TileStep(target, {0: source}, inner=box)
 
     return rule
 
@@ -76,9 +76,11 @@ def reorder_input(site: Site) -> Rule:
     last = bool(site.attributes.get("channels_last", 0))
     channels = (0, site.shape(0)[-1 if last else 1])
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         image, spatial = box[0], box[2:]
-        return Step(box, {0: (image, *spatial, channels) if last else (image, channels, *spatial)})
+        return TileStep(
+            box, {0: (image, *spatial, channels) if last else (image, channels, *spatial)}
+        )
 
     return rule
 
@@ -89,11 +91,11 @@ def reorder_output(site: Site) -> Rule:
     at = 3 if last else 1
     every, channels = (0, site.made()[at]), (0, site.shape(0)[1])
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         if box[at] != every:
             raise CannotTile(f"{site.op}: channels in blocks cannot be cut")
         spatial = box[1:3] if last else box[2:]
-        return Step(box, {0: (box[0], channels, *spatial)})
+        return TileStep(box, {0: (box[0], channels, *spatial)})
 
     return rule
 
@@ -101,7 +103,7 @@ def reorder_output(site: Site) -> Rule:
 def global_pool(site: Site) -> Rule:
     """GlobalAveragePool, GlobalMaxPool: only images can be cut."""
     size = site.shape(0)
-    return lambda _, box: Step(box, {0: (box[0], *whole(size[1:]))})
+    return lambda _, box: TileStep(box, {0: (box[0], *whole(size[1:]))})
 
 
 RULES: dict[str, Callable[[Site], Rule]] = {

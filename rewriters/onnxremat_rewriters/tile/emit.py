@@ -20,9 +20,9 @@ from onnxremat.importer.nodes import captured, reads
 from onnxremat.importer.values import ValueType, tensor_type
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
 from onnxremat_rewriters.tile.boxes import extent, whole
-from onnxremat_rewriters.tile.program import Instruction, Kind, Piece, Read, program
+from onnxremat_rewriters.tile.program import Instruction, InstructionKind, Piece, Read, program
 from onnxremat_rewriters.tile.region import Region, RegionPlan, plan_region
-from onnxremat_rewriters.tile.view import CannotTile, View, view
+from onnxremat_rewriters.tile.view import CannotTile, TileView, view
 
 _COLUMNS = 3
 """The axis of pictures along which a line of blocks lies."""
@@ -111,7 +111,7 @@ class _Unit:
 
 
 def _ordered_units(
-    looked_at: View, plans: Mapping[int, RegionPlan]
+    looked_at: TileView, plans: Mapping[int, RegionPlan]
 ) -> tuple[list[_Unit], frozenset[str]]:
     """What the graph outputs need, in the order of the file as far as regions allow; and the sizes
     that nodes outside of regions read as constants.
@@ -128,7 +128,7 @@ def _ordered_units(
 
 
 def _needs(
-    looked_at: View, plans: Mapping[int, RegionPlan], sizes: frozenset[str]
+    looked_at: TileView, plans: Mapping[int, RegionPlan], sizes: frozenset[str]
 ) -> dict[_Unit, set[_Unit]]:
     """Every unit that the graph outputs need, with the units that it needs itself."""
     maker: dict[str, _Unit] = {}
@@ -156,7 +156,7 @@ def _needs(
     return needs
 
 
-def _maker(looked_at: View, maker: Mapping[str, _Unit], name: str) -> _Unit | None:
+def _maker(looked_at: TileView, maker: Mapping[str, _Unit], name: str) -> _Unit | None:
     if name in maker:
         return maker[name]
     index = looked_at.producer.get(name)
@@ -164,7 +164,7 @@ def _maker(looked_at: View, maker: Mapping[str, _Unit], name: str) -> _Unit | No
 
 
 def _unit_reads(
-    looked_at: View, plans: Mapping[int, RegionPlan], unit: _Unit, sizes: frozenset[str]
+    looked_at: TileView, plans: Mapping[int, RegionPlan], unit: _Unit, sizes: frozenset[str]
 ) -> Sequence[str]:
     if unit.region is None:
         node = looked_at.nodes[unit.index]
@@ -208,7 +208,7 @@ class _Writer:
     """Nodes and constants written so far."""
 
     def __init__(
-        self, looked_at: View, made_in_regions: frozenset[str], sizes: frozenset[str]
+        self, looked_at: TileView, made_in_regions: frozenset[str], sizes: frozenset[str]
     ) -> None:
         self._made_in_regions = made_in_regions
         self._sizes = sizes
@@ -245,10 +245,16 @@ class _Writer:
             if made != one.makes.name:
                 dtype = self._view.types[one.makes.name].dtype
                 self.types[made] = ValueType(dtype, one.makes.shape)
-            write = {Kind.NODE: self._node, Kind.SLICE: self._slice, Kind.JOIN: self._join}
+            write = {
+                InstructionKind.NODE: self._node,
+                InstructionKind.SLICE: self._slice,
+                InstructionKind.JOIN: self._join,
+            }
             blocks = one.nodes > 1
             if blocks:
-                shapes = [extent(one.have)] if one.kind is Kind.SLICE else _shapes(one.reads)
+                shapes = (
+                    [extent(one.have)] if one.kind is InstructionKind.SLICE else _shapes(one.reads)
+                )
                 read = [
                     self._turned(one, number, name, _lines(shape, one.width))
                     for name, shape in zip(read, shapes, strict=True)
@@ -335,7 +341,11 @@ class _Writer:
     def _label(self, one: Instruction, number: int) -> str:
         base = one.makes.name if one.node is None else self._view.label(one.node)
         place = "" if one.makes.tile is None else f"/tile{one.makes.tile}"
-        what = {Kind.NODE: "", Kind.SLICE: "/slice", Kind.JOIN: "/concat"}[one.kind]
+        what = {
+            InstructionKind.NODE: "",
+            InstructionKind.SLICE: "/slice",
+            InstructionKind.JOIN: "/concat",
+        }[one.kind]
         return f"{base}/region{number}{place}{what}"
 
     def _piece_name(self, piece: Piece, number: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from onnxremat_rewriters.tile.boxes import Box, Range, extent, whole
 from onnxremat_rewriters.tile.pointwise import broadcast_box, read
-from onnxremat_rewriters.tile.view import CannotTile, Given, Part, Rule, Site, Step
+from onnxremat_rewriters.tile.view import CannotTile, Given, Rule, Site, TileStep, ValuePart
 
 _SUM = 3
 """The output of SkipLayerNormalization that is the sum of its inputs."""
@@ -25,12 +25,12 @@ def matmul(site: Site) -> Rule:
     if any(len(site.shape(i)) > 0 and site.shape(i) != (1,) for i in others):
         raise CannotTile(f"{site.op}: a zero point of its own for every row is not handled")
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         *leading, rows, columns = box
         _weights_stay_whole(site, columns, right[-1])
         one = (*broadcast_box(left[:-2], tuple(leading)), rows, inner)
         two = (*broadcast_box(right[:-2], tuple(leading)), inner, columns)
-        return Step(box, {0: read(site, 0, one), 1: read(site, 1, two), **others})
+        return TileStep(box, {0: read(site, 0, one), 1: read(site, 1, two), **others})
 
     return rule
 
@@ -44,10 +44,10 @@ def qlinear_matmul(site: Site) -> Rule:
     if len(site.shape(1)) > 0 and site.shape(1) != (1,):
         raise CannotTile(f"{site.op}: a scale of its own for every row is not handled")
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         if box[-1] != (0, right[-1]):
             raise CannotTile(f"{site.op}: its columns cannot be cut without cutting the weights")
-        return Step(box, {**others, 0: (*box[:-1], (0, left[-1]))})
+        return TileStep(box, {**others, 0: (*box[:-1], (0, left[-1]))})
 
     return rule
 
@@ -60,7 +60,7 @@ def gemm(site: Site) -> Rule:
     columns_of = right[0] if turn_right else right[1]
     inner = (0, left[0] if turn_left else left[1])
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         rows, columns = box
         _weights_stay_whole(site, columns, columns_of)
         one = (inner, rows) if turn_left else (rows, inner)
@@ -68,7 +68,7 @@ def gemm(site: Site) -> Rule:
         reads = {0: read(site, 0, one), 1: read(site, 1, two)}
         if site.has(2):
             reads[2] = read(site, 2, broadcast_box(site.shape(2), box))
-        return Step(box, reads)
+        return TileStep(box, reads)
 
     return rule
 
@@ -77,7 +77,7 @@ def einsum(site: Site) -> Rule:
     """Einsum of one operand, whose axes change places, or of two: by the letters of its result."""
     operands, result = terms_of(site)
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         ranges = dict(zip(result, box, strict=True))
         reads = {}
         for i, letters in enumerate(operands):
@@ -86,7 +86,7 @@ def einsum(site: Site) -> Rule:
             if site.fixed[i] and part != whole(shape):
                 raise CannotTile(f"{site.op}: it cannot be cut there without cutting the weights")
             reads[i] = read(site, i, part)
-        return Step(box, reads)
+        return TileStep(box, reads)
 
     return rule
 
@@ -123,14 +123,14 @@ def fused_matmul(site: Site) -> Rule:
     turn_right = bool(site.attributes.get("transB", 0))
     inner = (0, left[-2] if turn_left else left[-1])
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         *leading, rows, columns = box
         _weights_stay_whole(site, columns, site.made()[-1])
         one = (inner, rows) if turn_left else (rows, inner)
         two = (columns, inner) if turn_right else (inner, columns)
         first = (*broadcast_box(left[:-2], tuple(leading)), *one)
         second = (*broadcast_box(right[:-2], tuple(leading)), *two)
-        return Step(box, {0: read(site, 0, first), 1: read(site, 1, second)})
+        return TileStep(box, {0: read(site, 0, first), 1: read(site, 1, second)})
 
     return rule
 
@@ -146,16 +146,16 @@ def skip_layer_norm(site: Site) -> Rule:
         4 if site.op == "SkipLayerNormalization" else 3
     )  # behind scale, and shift if there is one
 
-    def rule(output: int, box: Box) -> Step:
+    def rule(output: int, box: Box) -> TileStep:
         added: dict[int, Box | None] = {0: box, 1: read(site, 1, broadcast_box(skip, box))}
         if output == _SUM and not site.has(bias):
-            parts = (Part("Add", (Given(0), Given(1)), extent(box)),)
-            return Step(box, added, parts=parts)
+            parts = (ValuePart("Add", (Given(0), Given(1)), extent(box)),)
+            return TileStep(box, added, parts=parts)
         if output:
             raise CannotTile(f"{site.op}: output {output} cannot be cut")
         if box[-1] != (0, shape[-1]):
             raise CannotTile(f"{site.op}: it needs all of axis {len(shape) - 1}")
-        return Step(box, {**added, **others})
+        return TileStep(box, {**added, **others})
 
     return rule
 
@@ -165,13 +165,13 @@ def _along(site: Site, axes: Iterable[int], shape: Sequence[int]) -> Rule:
     kept_whole = tuple(axes)
     others = {i: None for i in range(1, len(site.node.input)) if site.has(i)}
 
-    def rule(output: int, box: Box) -> Step:
+    def rule(output: int, box: Box) -> TileStep:
         if output:
             raise CannotTile(f"{site.op}: output {output} cannot be cut")
         for axis in kept_whole:
             if box[axis] != (0, shape[axis]):
                 raise CannotTile(f"{site.op}: it needs all of axis {axis}")
-        return Step(box, {0: box, **others})
+        return TileStep(box, {0: box, **others})
 
     return rule
 
@@ -211,10 +211,10 @@ def instance_norm(site: Site) -> Rule:
     shape = site.shape(0)
     spatial = range(2, len(shape))
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         if any(box[a] != (0, shape[a]) for a in spatial):
             raise CannotTile(f"{site.op}: its statistics need whole images")
-        return Step(box, {0: box, **{i: read(site, i, (box[1],)) for i in (1, 2)}})
+        return TileStep(box, {0: box, **{i: read(site, i, (box[1],)) for i in (1, 2)}})
 
     return rule
 
@@ -227,7 +227,7 @@ def reduction(site: Site) -> Rule:
     axes = reduced_axes(site, rank)
     others = {i: None for i in range(1, len(site.node.input)) if site.has(i)}
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         source: list[Range] = []
         rest = list(box)
         for axis in range(rank):
@@ -237,7 +237,7 @@ def reduction(site: Site) -> Rule:
                     rest.pop(0)
             else:
                 source.append(rest.pop(0))
-        return Step(box, {0: tuple(source), **others})
+        return TileStep(box, {0: tuple(source), **others})
 
     return rule
 

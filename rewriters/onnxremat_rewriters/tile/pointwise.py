@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from onnxremat_rewriters.tile.boxes import Box
-from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step
+from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, TileStep
 
 
 def broadcast_box(shape: Sequence[int], box: Box) -> Box:
@@ -26,10 +26,10 @@ def elementwise(site: Site) -> Rule:
     if any(len(shape) > len(site.made()) for shape in shapes.values()):
         raise CannotTile(f"{site.op}: an input has more axes than the output")
 
-    def rule(output: int, box: Box) -> Step:
+    def rule(output: int, box: Box) -> TileStep:
         if output:
             raise CannotTile(f"{site.op}: output {output} cannot be cut")
-        return Step(box, {i: read(site, i, broadcast_box(shapes[i], box)) for i in given})
+        return TileStep(box, {i: read(site, i, broadcast_box(shapes[i], box)) for i in given})
 
     return rule
 
@@ -38,10 +38,10 @@ def first_only(site: Site) -> Rule:
     """The first input has the shape of the output; the others are whole (bounds, ratios)."""
     others = {i: None for i in range(1, len(site.node.input)) if site.has(i)}
 
-    def rule(output: int, box: Box) -> Step:
+    def rule(output: int, box: Box) -> TileStep:
         if output:
             raise CannotTile(f"{site.op}: output {output} cannot be cut")
-        return Step(box, {0: box, **others})
+        return TileStep(box, {0: box, **others})
 
     return rule
 
@@ -72,10 +72,10 @@ def _along(site: Site, axis: int, vectors: Sequence[int]) -> Rule:
     given = [i for i in vectors if site.has(i)]
     long = {i: len(site.shape(i)) == 1 and site.shape(i)[0] > 1 for i in given}
 
-    def rule(output: int, box: Box) -> Step:
+    def rule(output: int, box: Box) -> TileStep:
         if output:
             raise CannotTile(f"{site.op}: output {output} cannot be cut")
         others = {i: read(site, i, (box[axis],)) if long[i] else None for i in given}
-        return Step(box, {0: box, **others})
+        return TileStep(box, {0: box, **others})
 
     return rule

@@ -14,13 +14,13 @@ from typing import Any
 
 from onnxremat_rewriters.tile.boxes import Box, extent, whole
 from onnxremat_rewriters.tile.region import Carried, NodeTile, RegionPlan, TilePlan
-from onnxremat_rewriters.tile.view import Array, Given, Part, View
+from onnxremat_rewriters.tile.view import Array, Given, TileView, ValuePart
 
 SMALL_BYTES = 1024
 """A weight up to this size is cut when the model is written, a larger one by a Slice in the run."""
 
 
-class Kind(StrEnum):
+class InstructionKind(StrEnum):
     """What an instruction is: a node of the model in a tile, a Slice, or a Concat of pieces."""
 
     NODE = "node"
@@ -59,7 +59,7 @@ class Instruction:
     in which a value that a SLICE or JOIN makes lies; 0 for none.
     """
 
-    kind: Kind
+    kind: InstructionKind
     makes: Piece
     reads: tuple[Read, ...]
     node: int | None = None
@@ -67,13 +67,15 @@ class Instruction:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     have: Box = ()
     axis: int = 0
-    part: Part | None = None
+    part: ValuePart | None = None
     width: int = 0
 
     @property
     def nodes(self) -> int:
         """How many nodes are written for it."""
-        cuts = self.kind is Kind.SLICE or (self.kind is Kind.JOIN and len(self.reads) > 1)
+        cuts = self.kind is InstructionKind.SLICE or (
+            self.kind is InstructionKind.JOIN and len(self.reads) > 1
+        )
         return len(self.reads) + 2 if self.width and cuts else 1
 
     @property
@@ -82,7 +84,7 @@ class Instruction:
         return self.makes.box
 
 
-def program(view: View, plan: RegionPlan) -> tuple[Instruction, ...]:
+def program(view: TileView, plan: RegionPlan) -> tuple[Instruction, ...]:
     """Everything that a region runs, tile by tile; the joined outputs at the end (the rows of a
     grid when each is complete). O(tiles x nodes)."""
     return tuple(_instructions(view, plan))
@@ -98,7 +100,7 @@ class TileProgram:
     left: tuple[Piece, ...]
 
 
-def program_of_tile(view: View, plan: TilePlan) -> TileProgram:
+def program_of_tile(view: TileView, plan: TilePlan) -> TileProgram:
     """One tile by itself. O(nodes)."""
     serials = count()
     taken = {name: Piece(name, one.box, None, next(serials)) for name, one in plan.carried.items()}
@@ -113,7 +115,7 @@ def program_of_tile(view: View, plan: TilePlan) -> TileProgram:
     return TileProgram(tuple(instructions), tuple(taken.values()), pieces)
 
 
-def _instructions(view: View, plan: RegionPlan) -> Iterator[Instruction]:
+def _instructions(view: TileView, plan: RegionPlan) -> Iterator[Instruction]:
     serials = count()
     grid = plan.region.grid
     outputs = plan.region.outputs
@@ -139,7 +141,7 @@ def _instructions(view: View, plan: RegionPlan) -> Iterator[Instruction]:
                 joined = Piece(name, wide, None, next(serials))
                 reads = tuple(row[name])
                 width = view.width_of(name)
-                yield Instruction(Kind.JOIN, joined, reads, axis=axis, width=width)
+                yield Instruction(InstructionKind.JOIN, joined, reads, axis=axis, width=width)
                 row[name] = [joined]
             rows[name] += row[name]
             row[name] = []
@@ -147,7 +149,7 @@ def _instructions(view: View, plan: RegionPlan) -> Iterator[Instruction]:
     for name in outputs:
         made = Piece(name, whole_boxes[name], None, next(serials))
         reads = tuple(rows[name] + row[name])
-        yield Instruction(Kind.JOIN, made, reads, axis=axis, width=view.width_of(name))
+        yield Instruction(InstructionKind.JOIN, made, reads, axis=axis, width=view.width_of(name))
 
 
 class _Lowered:
@@ -160,7 +162,7 @@ class _Lowered:
 
     def __init__(
         self,
-        view: View,
+        view: TileView,
         plan: TilePlan,
         number: int,
         serials: Iterator[int],
@@ -215,7 +217,7 @@ class _Lowered:
         if shared is not None:
             return made, []
         width = self._view.width_of(name)
-        return made, [Instruction(Kind.SLICE, made, (there,), have=have, width=width)]
+        return made, [Instruction(InstructionKind.SLICE, made, (there,), have=have, width=width)]
 
     def _node(self, one: NodeTile) -> Iterator[Instruction]:
         original, step = self._view.nodes[one.node], one.step
@@ -241,7 +243,7 @@ class _Lowered:
                     reads.append(None)
             there = made = self._piece(name, step.makes)
             yield Instruction(
-                Kind.NODE,
+                InstructionKind.NODE,
                 made,
                 tuple(reads),
                 node=one.node,
@@ -271,7 +273,7 @@ class _Lowered:
                 else:
                     reads.append(made[read] if isinstance(read, int) else read)
             yield Instruction(
-                Kind.NODE,
+                InstructionKind.NODE,
                 made[-1],
                 tuple(reads),
                 node=one.node,
@@ -284,7 +286,7 @@ class _Lowered:
         yield from cut
         made = self._piece(name, carried.together)
         reads, width = (self._taken[name], own), self._view.width_of(name)
-        yield Instruction(Kind.JOIN, made, reads, axis=carried.axis, width=width)
+        yield Instruction(InstructionKind.JOIN, made, reads, axis=carried.axis, width=width)
         self._have[name] = (made, carried.together)
 
     def _piece(self, name: str, box: Box) -> Piece:

@@ -11,7 +11,7 @@ from math import gcd
 from onnxremat_rewriters.tile.boxes import Box, cuts, extent, holds, hull, partial_axes, whole
 from onnxremat_rewriters.tile.exactness import Guard
 from onnxremat_rewriters.tile.table import guard, may_round, rule
-from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step, View
+from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, TileStep, TileView
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class NodeTile:
 
     node: int
     output: int
-    step: Step
+    step: TileStep
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -98,7 +98,7 @@ class RegionPlan:
     rounded: tuple[int, ...]
 
 
-def region_nodes(view: View, region: Region) -> tuple[int, ...]:
+def region_nodes(view: TileView, region: Region) -> tuple[int, ...]:
     """The nodes of a region, ascending. O(nodes + reads of its outputs' ancestors).
 
     Raises CannotTile if an output does not depend on an input.
@@ -128,7 +128,7 @@ def region_nodes(view: View, region: Region) -> tuple[int, ...]:
 
 
 def plan_region(
-    view: View, region: Region, *, threads: int, allow_rounding: bool = False
+    view: TileView, region: Region, *, threads: int, allow_rounding: bool = False
 ) -> RegionPlan:
     """What each tile computes. O(tiles x nodes of the region).
 
@@ -152,7 +152,7 @@ def plan_region(
     return RegionPlan(region, nodes, tuple(boundary), tuple(tiles), tuple(rounded))
 
 
-def _targets(view: View, region: Region) -> Iterable[tuple[tuple[int, ...], dict[str, Box]]]:
+def _targets(view: TileView, region: Region) -> Iterable[tuple[tuple[int, ...], dict[str, Box]]]:
     """For every tile its place and the boxes of the outputs that it is for."""
     if not region.outputs or not 1 <= len(region.grid) <= 2:
         raise ValueError("a region has at least one output and a grid of one or two axes")
@@ -202,7 +202,7 @@ class Demand:
 
     def __init__(
         self,
-        view: View,
+        view: TileView,
         threads: int,
         allow_rounding: bool,
         *,
@@ -269,7 +269,7 @@ def _grows(site: Site) -> bool:
     return made is not None and read is not None and made.elements > read.elements
 
 
-def _boxes_read(view: View, index: int, step: Step) -> Iterator[tuple[str, Box]]:
+def _boxes_read(view: TileView, index: int, step: TileStep) -> Iterator[tuple[str, Box]]:
     """What a step reads of values that are made in the run."""
     for i, box in step.reads.items():
         name = view.nodes[index].input[i]
@@ -308,8 +308,8 @@ def _beside(taken: Carried, wanted: Box, makes: Box) -> Carried | None:
 
 
 def node_step(
-    view: View, index: int, output: int, box: Box, threads: int, allow_rounding: bool
-) -> Step:
+    view: TileView, index: int, output: int, box: Box, threads: int, allow_rounding: bool
+) -> TileStep:
     """How node `index` makes `box` of an output exactly. Raises CannotTile, naming the node."""
     key = (index, threads, allow_rounding)
     try:
@@ -319,14 +319,14 @@ def node_step(
         if isinstance(prepared, CannotTile):
             raise CannotTile(str(prepared))
         made_by, widen = prepared
-        step: Step = made_by(output, widen(box) if output == 0 else box)
+        step: TileStep = made_by(output, widen(box) if output == 0 else box)
     except CannotTile as error:
         raise CannotTile(f"{view.label(index)}: {error}") from None
     assert holds(step.good, box), f"{view.label(index)} makes {step.good}, asked for {box}"
     return step
 
 
-def never_cut(view: View, index: int, threads: int, allow_rounding: bool) -> str | None:
+def never_cut(view: TileView, index: int, threads: int, allow_rounding: bool) -> str | None:
     """Why no part of what node `index` makes can be made by itself, however it is cut; None if that
     is not known: then it depends on the cut."""
     prepared = _prepare(view, index, threads, allow_rounding)
@@ -334,7 +334,7 @@ def never_cut(view: View, index: int, threads: int, allow_rounding: bool) -> str
 
 
 def _prepare(
-    view: View, index: int, threads: int, allow_rounding: bool
+    view: TileView, index: int, threads: int, allow_rounding: bool
 ) -> tuple[Rule, Guard] | CannotTile:
     site = view.site(index)
     try:
@@ -344,7 +344,7 @@ def _prepare(
         return error
 
 
-def _shape(view: View, name: str) -> tuple[int, ...]:
+def _shape(view: TileView, name: str) -> tuple[int, ...]:
     kind = view.types.get(name)
     if kind is None:
         raise CannotTile(f"the shape of {name!r} is not known")
@@ -366,7 +366,7 @@ class Reach:
 
 
 def follow(
-    view: View,
+    view: TileView,
     output: str,
     axes: Sequence[int],
     *,

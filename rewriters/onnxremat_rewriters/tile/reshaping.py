@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxremat_rewriters.tile.boxes import Box, Range, extent
 from onnxremat_rewriters.tile.pointwise import broadcast_box, read
-from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step
+from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, TileStep
 
 Groups = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 """(axes before, axes after) with the same number of elements; axes of size 1 are in no group."""
@@ -94,12 +94,12 @@ def reshape(site: Site) -> Rule:
     before, after = site.shape(0), site.made()
     by_input = site.opset >= 5
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         source, target = same_elements(before, after, box)
         shape = np.array(extent(target), np.int64)
         if by_input:
-            return Step(target, {0: source}, {1: shape})
-        return Step(target, {0: source}, attributes={"shape": shape.tolist()})
+            return TileStep(target, {0: source}, {1: shape})
+        return TileStep(target, {0: source}, attributes={"shape": shape.tolist()})
 
     return rule
 
@@ -109,9 +109,9 @@ def keeps_its_form(site: Site) -> Rule:
     before, after = site.shape(0), site.made()
     others = {i: None for i in range(1, len(site.node.input)) if site.has(i)}
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         source, target = same_elements(before, after, box)
-        return Step(target, {0: source, **others})
+        return TileStep(target, {0: source, **others})
 
     return rule
 
@@ -127,11 +127,11 @@ def squeeze(site: Site) -> Rule:
     else:
         axes = [a for a, size in enumerate(before) if size == 1]
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         source, target = same_elements(before, after, box)
         if site.opset >= 13:
-            return Step(target, {0: source}, {1: np.array(axes, np.int64)})
-        return Step(target, {0: source}, attributes={"axes": axes})
+            return TileStep(target, {0: source}, {1: np.array(axes, np.int64)})
+        return TileStep(target, {0: source}, attributes={"axes": axes})
 
     return rule
 
@@ -142,9 +142,9 @@ def expand(site: Site) -> Rule:
     if len(shape) > len(site.made()):
         raise CannotTile(f"{site.op}: its input has more axes than its output")
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         size = np.array(extent(box), np.int64)
-        return Step(box, {0: read(site, 0, broadcast_box(shape, box))}, {1: size})
+        return TileStep(box, {0: read(site, 0, broadcast_box(shape, box))}, {1: size})
 
     return rule
 
@@ -171,14 +171,14 @@ def pad(site: Site) -> Rule:
             first = min(first, max(0, size - 1 - high))
         return (p + first - low, p + last + high), (first, last), (low, high)
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         parts = [one(*r, *sizes) for r, *sizes in zip(box, shape, before, made, strict=True)]
         pads = [q[2][0] for q in parts] + [q[2][1] for q in parts]
         target, source = tuple(q[0] for q in parts), tuple(q[1] for q in parts)
         if site.opset < 11:
-            return Step(target, {0: source}, attributes={"pads": pads})
+            return TileStep(target, {0: source}, attributes={"pads": pads})
         value: dict[int, Box | None] = {2: None} if site.has(2) else {}
-        return Step(target, {0: source, **value}, {1: np.array(pads, np.int64)})
+        return TileStep(target, {0: source, **value}, {1: np.array(pads, np.int64)})
 
     return rule
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxremat_rewriters.tile.bilinear import bilinear, is_bilinear
 from onnxremat_rewriters.tile.boxes import Box, Range, extent
-from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step
+from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, TileStep
 
 _BORDER = {"nearest": 1, "linear": 1, "cubic": 2}
 _MODES = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "asymmetric")
@@ -67,7 +67,7 @@ def resize(site: Site) -> Rule:
     if mode == "linear" and is_bilinear(site, size, scales):
         sampled = bilinear(transform, size, made, scales)
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         if sampled is not None and any(
             isinstance(factor, str) and r != (0, m)
             for factor, r, m in zip(factors, box, made, strict=True)
@@ -87,7 +87,7 @@ def resize(site: Site) -> Rule:
         if by_sizes:
             shape = extent(tuple(target))
             constants[3] = np.array([shape[a] for a in axes], np.int64)
-        return Step(tuple(target), {0: tuple(source), **others}, constants, inner=box)
+        return TileStep(tuple(target), {0: tuple(source), **others}, constants, inner=box)
 
     return rule
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from onnxremat_rewriters.tile.boxes import Box, Range, whole
 from onnxremat_rewriters.tile.pointwise import read
-from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step
+from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, TileStep
 
 _LEAST = -(2**63) + 1
 """As the end of a backward slice: past the first element."""
@@ -19,14 +19,14 @@ def concat(site: Site) -> Rule:
     axis = site.attributes["axis"] % len(site.made())
     starts = [sum(shape[axis] for shape in shapes[:i]) for i in range(len(shapes))]
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         lo, hi = box[axis]
         reads: dict[int, Box | None] = {}
         for i, (shape, start) in enumerate(zip(shapes, starts, strict=True)):
             part = max(lo - start, 0), min(hi - start, shape[axis])
             if part[0] < part[1]:
                 reads[i] = (*box[:axis], part, *box[axis + 1 :])
-        return Step(box, reads, crop=len(reads) == 1)
+        return TileStep(box, reads, crop=len(reads) == 1)
 
     return rule
 
@@ -36,10 +36,12 @@ def split(site: Site) -> Rule:
     axis = site.attributes.get("axis", 0) % len(site.shape(0))
     sizes = [site.made(i)[axis] for i in range(len(site.node.output))]
 
-    def rule(output: int, box: Box) -> Step:
+    def rule(output: int, box: Box) -> TileStep:
         start = sum(sizes[:output])
         lo, hi = box[axis]
-        return Step(box, {0: (*box[:axis], (lo + start, hi + start), *box[axis + 1 :])}, crop=True)
+        return TileStep(
+            box, {0: (*box[:axis], (lo + start, hi + start), *box[axis + 1 :])}, crop=True
+        )
 
     return rule
 
@@ -50,19 +52,19 @@ def slice_(site: Site) -> Rule:
     starts, steps = _slice_parameters(site, shape)
     made = site.made()
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         ranges: list[Range] = []
         for (lo, hi), start, step in zip(box, starts, steps, strict=True):
             first, last = start + lo * step, start + (hi - 1) * step
             ranges.append((min(first, last), max(first, last) + 1))
         if all(step == 1 for step in steps):
-            return Step(box, {0: tuple(ranges)}, crop=True)
+            return TileStep(box, {0: tuple(ranges)}, crop=True)
         axes = [a for a in range(len(made)) if steps[a] != 1]
         begin = [0 if steps[a] > 0 else ranges[a][1] - ranges[a][0] - 1 for a in axes]
         end = [ranges[a][1] - ranges[a][0] if steps[a] > 0 else _LEAST for a in axes]
         values = (begin, end, axes, [steps[a] for a in axes])
         constants = {i + 1: np.array(v, np.int64) for i, v in enumerate(values)}
-        return Step(box, {0: tuple(ranges)}, constants)
+        return TileStep(box, {0: tuple(ranges)}, constants)
 
     return rule
 
@@ -94,8 +96,8 @@ def transpose(site: Site) -> Rule:
     perm = site.integers("perm") or tuple(reversed(range(rank)))
     inverse = [perm.index(a) for a in range(rank)]
 
-    def rule(_: int, box: Box) -> Step:
-        return Step(box, {0: tuple(box[a] for a in inverse)})
+    def rule(_: int, box: Box) -> TileStep:
+        return TileStep(box, {0: tuple(box[a] for a in inverse)})
 
     return rule
 
@@ -105,12 +107,12 @@ def depth_to_space(site: Site) -> Rule:
     block = int(site.attributes["blocksize"])
     channels = (0, site.shape(0)[1])
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         if box[1] != (0, site.made()[1]):
             raise CannotTile(f"{site.op}: channels cannot be cut")
         small = tuple((lo // block, -(-hi // block)) for lo, hi in box[2:])
         large = tuple((lo * block, hi * block) for lo, hi in small)
-        return Step((*box[:2], *large), {0: (box[0], channels, *small)})
+        return TileStep((*box[:2], *large), {0: (box[0], channels, *small)})
 
     return rule
 
@@ -120,11 +122,11 @@ def space_to_depth(site: Site) -> Rule:
     block = int(site.attributes["blocksize"])
     channels = (0, site.shape(0)[1])
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         if box[1] != (0, site.made()[1]):
             raise CannotTile(f"{site.op}: channels cannot be cut")
         large = tuple((lo * block, hi * block) for lo, hi in box[2:])
-        return Step(box, {0: (box[0], channels, *large)})
+        return TileStep(box, {0: (box[0], channels, *large)})
 
     return rule
 
@@ -136,12 +138,12 @@ def gather(site: Site) -> Rule:
     axis = site.attributes.get("axis", 0) % len(data)
     n = len(indices)
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         chosen = box[axis : axis + n]
         source = (*box[:axis], (0, data[axis]), *box[axis + n :])
         full = source == whole(data) and site.fixed[0]
         whole_indices = chosen == whole(indices) and site.fixed[1]
-        return Step(box, {0: None if full else source, 1: None if whole_indices else chosen})
+        return TileStep(box, {0: None if full else source, 1: None if whole_indices else chosen})
 
     return rule
 
@@ -150,9 +152,9 @@ def grid_sample(site: Site) -> Rule:
     """GridSample: the positions of a tile; they lie anywhere in the image, which stays whole."""
     size = site.shape(0)
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         image = (*box[:2], *whole(size[2:]))
         positions = (box[0], *box[2:], (0, len(size) - 2))
-        return Step(box, {0: read(site, 0, image), 1: read(site, 1, positions)})
+        return TileStep(box, {0: read(site, 0, image), 1: read(site, 1, positions)})
 
     return rule

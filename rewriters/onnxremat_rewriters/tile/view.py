@@ -1,4 +1,4 @@
-"""`View`: a model as the tiling functions look at it, built once for many questions."""
+"""`TileView`: a model as the tiling functions look at it, built once for many questions."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,13 +27,13 @@ class CannotTile(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An input of the original node, by its place, as a `Part` reads it."""
+    """An input of the original node, by its place, as a `ValuePart` reads it."""
 
     input: int
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ValuePart:
     """One of several nodes that stand for a node in a tile.
 
     `reads`: inputs of the original node, what earlier parts made, by number, constants, or None
@@ -47,7 +47,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TileStep:
     """How a node makes the box `makes` of one of its outputs.
 
     `reads[i]`: the box needed of input i, None for the whole value. `constants[i]`: what input i
@@ -63,7 +63,7 @@ class Step:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     crop: bool = False
     inner: Box | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ValuePart, ...] = ()
 
     @property
     def good(self) -> Box:
@@ -71,7 +71,7 @@ class Step:
         return self.makes if self.inner is None else self.inner
 
 
-Rule = Callable[[int, Box], Step]
+Rule = Callable[[int, Box], TileStep]
 """From the index of an output and a box of it (no axis empty) to a step that makes at least the
 box. Raises CannotTile."""
 
@@ -136,7 +136,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class View:
+class TileView:
     """Producers, readers, types and small constants of the top-level graph of a model.
 
     `readers[name]` are indices of nodes, ascending; a node that captures a value in a subgraph
@@ -201,7 +201,9 @@ class View:
         return node.name or next((name for name in node.output if name), f"node {index}")
 
 
-def view(model: onnx.ModelProto, types: Mapping[str, ValueType], block_channels: int = 0) -> View:
+def view(
+    model: onnx.ModelProto, types: Mapping[str, ValueType], block_channels: int = 0
+) -> TileView:
     """Look at a model whose values have `types`. O(nodes + reads + small constants).
 
     The nodes must be in topological order, as ONNX demands. `block_channels`: how many a block of
@@ -219,7 +221,7 @@ def view(model: onnx.ModelProto, types: Mapping[str, ValueType], block_channels:
     blocked = blocked_values(nodes)
     if blocked and not block_channels:
         raise ValueError("there are values in blocks, and nobody said how wide a block is")
-    return View(
+    return TileView(
         model,
         {**kinds, **types},
         nodes,

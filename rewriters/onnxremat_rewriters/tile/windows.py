@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxremat_rewriters.tile.boxes import Box, Range, whole
-from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, Step
+from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, TileStep
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def conv(site: Site) -> Rule:
     channels = (0, site.shape(0)[1])
     adds = weights == 1 and site.op != "ConvInteger"
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         _all_channels(site, box)
         spatial, changed = _slide(site, found, box)
         reads: dict[int, Box | None] = {
@@ -97,7 +97,7 @@ def conv(site: Site) -> Rule:
         if adds and site.has(3):
             reads[3] = box
         reads[0] = (box[0], channels, *spatial)
-        return Step(box, reads, attributes=changed)
+        return TileStep(box, reads, attributes=changed)
 
     return rule
 
@@ -106,11 +106,11 @@ def pool(site: Site) -> Rule:
     """MaxPool, AveragePool, LpPool. Windows that hang over with ceil_mode keep that mode."""
     found = windows(site, site.integers("kernel_shape"))
 
-    def rule(output: int, box: Box) -> Step:
+    def rule(output: int, box: Box) -> TileStep:
         if output:
             raise CannotTile(f"{site.op}: its indices count elements of the whole tensor")
         spatial, changed = _slide(site, found, box)
-        return Step(box, {0: (*box[:2], *spatial)}, attributes=changed)
+        return TileStep(box, {0: (*box[:2], *spatial)}, attributes=changed)
 
     return rule
 
@@ -119,8 +119,8 @@ def global_pool(site: Site) -> Rule:
     """GlobalAveragePool, GlobalMaxPool: images and channels can be cut."""
     spatial = whole(site.shape(0)[2:])
 
-    def rule(_: int, box: Box) -> Step:
-        return Step(box, {0: (*box[:2], *spatial)})
+    def rule(_: int, box: Box) -> TileStep:
+        return TileStep(box, {0: (*box[:2], *spatial)})
 
     return rule
 
@@ -142,7 +142,7 @@ def conv_transpose(site: Site) -> Rule:
         name: None for name in ("auto_pad", "output_shape") if name in site.attributes
     }
 
-    def rule(_: int, box: Box) -> Step:
+    def rule(_: int, box: Box) -> TileStep:
         _all_channels(site, box)
         needs = [_need_transposed(w, r) for w, r in zip(found, box[2:], strict=True)]
         changed = {
@@ -152,7 +152,7 @@ def conv_transpose(site: Site) -> Rule:
         }
         others = {i: None for i in range(1, len(site.node.input)) if site.has(i)}
         spatial = tuple(q[0] for q in needs)
-        return Step(box, {0: (box[0], channels, *spatial), **others}, attributes=changed)
+        return TileStep(box, {0: (box[0], channels, *spatial), **others}, attributes=changed)
 
     return rule
 

@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from onnxremat.importer.nodes import LAYOUT_DOMAIN
-from onnxremat.runtimes.layout import layout_width
+from onnxremat.ort.blocked_layout import layout_width
 from onnxremat_rewriters.tile.blocked import PREFIX
 from tests.rewriters.tile.cases import MICROSOFT, Case, Draw
 from tests.rewriters.tile.nets import Array, build

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxremat.importer.nodes import LAYOUT_DOMAIN
 from onnxremat.importer.values import ValueType, concrete_type
-from onnxremat.runtimes.layout import block_channels
-from onnxremat.runtimes.library import ort
-from onnxremat.runtimes.recipe import RECIPE, session_options
+from onnxremat.ort.blocked_layout import block_channels
+from onnxremat.ort.library import ort
+from onnxremat.ort.recipe import RECIPE, session_options
 from onnxremat_rewriters.tile import Region, Tiled, tile
 
 Array = NDArray[Any]

@@ -9,7 +9,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from onnxremat_rewriters.tile import Kind, Piece, Region, follow, plan_region, program, tile, view
+from onnxremat_rewriters.tile import (
+    InstructionKind,
+    Piece,
+    Region,
+    follow,
+    plan_region,
+    program,
+    tile,
+    view,
+)
 from tests.rewriters.tile.nets import (
     THREADS,
     Net,
@@ -103,7 +112,9 @@ def test_what_the_next_tile_takes_over_is_cut_off_behind_its_last_reader() -> No
     looked_at = view(model, types_of(model))
     steps = program(looked_at, plan_region(looked_at, region, threads=THREADS))
     serials = {one.makes.serial: i for i, one in enumerate(steps)}
-    joins = [one for one in steps if one.kind is Kind.JOIN and one.makes.tile is not None]
+    joins = [
+        one for one in steps if one.kind is InstructionKind.JOIN and one.makes.tile is not None
+    ]
     assert len(joins) == 3 * 3
     for join in joins:
         tail, own = join.reads
@@ -297,7 +308,7 @@ def test_the_program_says_what_is_written() -> None:
         name: kind for name, kind in made.types.items() if name in types_of(written)
     }
     assert [s.makes.shape for s in steps] == [shapes[n.output[0]] for n in made.model.graph.node]
-    kinds = {Kind.SLICE: "Slice", Kind.JOIN: "Concat"}
+    kinds = {InstructionKind.SLICE: "Slice", InstructionKind.JOIN: "Concat"}
     for step, node in zip(steps, made.model.graph.node, strict=True):
         assert step.kind not in kinds or kinds[step.kind] == node.op_type
 

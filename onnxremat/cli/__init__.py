@@ -1,0 +1,1 @@
+"""The command line: options, progress, results as text and JSON."""

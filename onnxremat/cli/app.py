@@ -1,0 +1,400 @@
+"""The command line: reads options, shows progress, prints results. No planning happens here.
+
+What a command needs is imported when it runs: help and versions answer without loading onnx, the
+runtime or any solver.
+"""
+
+import errno
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
+from rich.console import Console
+
+from onnxremat.cli import options as option
+from onnxremat.cli.progress_line import ProgressLine
+from onnxremat.core.errors import (
+    Interrupted,
+    LimitExceededError,
+    ModelError,
+    NoPlanFoundError,
+    OnnxrematError,
+    UsageError,
+)
+from onnxremat.core.text import printable
+from onnxremat.core.units import format_bytes, parse_bytes, parse_limit
+from onnxremat.ort.child.run_limit import RUN_SECONDS
+from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS
+from onnxremat.stages import CHOOSING, COMPILING, PLANNING
+from onnxremat.system.interrupts import INTERRUPTS, PLACING
+
+if TYPE_CHECKING:
+    from onnxremat.core.attempt import Attempt
+    from onnxremat.stages import ProgressReport
+
+_COMMANDS = ("rewrite", "audit", "frontier", "verify", "planners")
+_NO_HELP = {"help": False}
+"""Where --help is not given, typer takes it to be False instead of None: to see that None is no
+truth value it would load pydantic, as long as all the rest takes."""
+
+app = typer.Typer(
+    name="onnxremat",
+    help="Run ONNX models in less memory: nodes recomputed and reordered, results bit-identical.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"default_map": _NO_HELP | {name: _NO_HELP for name in _COMMANDS}},
+)
+_COUNT = re.compile(r"[0-9]{1,1000}")
+
+
+class _Console(Console):
+    """One that raises where it cannot write, as files do."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_out = _Console(highlight=False, soft_wrap=True, emoji=False)
+_err = _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+
+@contextmanager
+def _progress(*, quiet: bool, polite: bool = False) -> Iterator["ProgressReport"]:
+    """Around the work of a command: what others left is removed before it, and its own if a signal
+    ends it. A `polite` one can stop planning early (`INTERRUPTS.requested`)."""
+    from onnxremat.system.temporary import sweep
+
+    INTERRUPTS.clean_up = _clean_up
+    INTERRUPTS.polite, INTERRUPTS.requested = polite, False
+    progress = ProgressLine(_err, _tell, quiet=quiet, announced=COMPILING)
+
+    def report_progress(stage: str, detail: str = "") -> None:
+        INTERRUPTS.planning = stage in (PLANNING, CHOOSING)
+        if stage == PLACING:
+            INTERRUPTS.finish()
+        progress(stage, detail)
+
+    try:
+        sweep()
+        yield report_progress
+    except NoPlanFoundError as error:
+        if INTERRUPTS.requested:
+            why = "interrupted before a plan met the limit"
+            raise Interrupted(why, error.attempts) from None
+        raise
+    finally:
+        INTERRUPTS.polite = INTERRUPTS.planning = False
+        progress.stop()
+
+
+def _clean_up() -> None:
+    """What a signal leaves to do: no child goes on, no temporary file stays."""
+    from onnxremat.ort.child.children import end_children
+    from onnxremat.system.temporary import clean_up
+
+    try:
+        end_children()
+    finally:
+        clean_up()
+
+
+def parse_dims(pairs: list[str]) -> dict[str, int]:
+    """`["batch=4"]` as `{"batch": 4}`. Raises UsageError."""
+    dims: dict[str, int] = {}
+    for pair in pairs:
+        name, equals, size = pair.rpartition("=")
+        if not equals or not name or not _COUNT.fullmatch(size):
+            raise UsageError(f"--dim: {pair!r} is not NAME=VALUE with a whole number")
+        if dims.setdefault(name, int(size)) != int(size):
+            raise UsageError(f"--dim: {name} is given as {dims[name]} and as {size}")
+    return dims
+
+
+def _emit(
+    result: Any, text: Callable[[Any], str], *, as_json: bool, written: Path | None = None
+) -> None:
+    """Print a result. If it cannot be printed, a command that has `written` its file is done all
+    the same, and any other raises UsageError."""
+    INTERRUPTS.told = True
+    try:
+        if as_json:
+            from onnxremat.cli import report
+
+            _print_json(report.as_json(result))
+        else:
+            _out.print(text(result), markup=False)
+    except OSError as error:
+        _discard(sys.stdout)
+        reason = f"cannot write to standard output: {error.strerror}"
+        if written is None:
+            raise UsageError(reason) from None
+        _tell(f"onnxremat: {reason}; {written} was written")
+
+
+def _print_json(data: Any) -> None:
+    """ASCII alone: a terminal obeys some characters, and not every output takes the others."""
+    _out.print_json(json.dumps(data), ensure_ascii=True)
+
+
+def _tell(line: str) -> None:
+    """A line on standard error, if it can be written there."""
+    try:
+        _err.print(line, markup=False)
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what is left in a stream, and what comes, to nowhere: Python writes it when it ends."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+@app.command("rewrite")
+def rewrite_command(
+    model: option.Model,
+    mem: option.Limit,
+    output: option.Output = None,
+    runtime: option.Runtime = "ort-cpu",
+    session: option.Session = "recipe",
+    order: option.Order = "priority",
+    optimize: option.Optimize = "none",
+    emit_plan: option.EmitPlan = None,
+    dim: option.Dim = [],  # noqa: B006 - typer copies it
+    inputs: option.Inputs = None,
+    planner: option.Planner = "auto",
+    recompute: option.Recompute = True,
+    tiling: option.Tiling = True,
+    allow_rounding: option.AllowRounding = False,
+    allow_op: option.AllowOp = [],  # noqa: B006
+    costs: option.Costs = "model",
+    time_limit: option.TimeLimit = 10.0,
+    iterations: option.Iterations = None,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
+    run_limit: option.RunLimit = RUN_SECONDS,
+    threads: option.Threads = None,
+    seed: option.Seed = 0,
+    verify: option.Verify = True,
+    explain: option.Explain = False,
+    as_json: option.AsJson = False,
+) -> None:
+    """Write a model that runs within a memory limit."""
+    from onnxremat.cli.report import explained_text, rewrite_text
+    from onnxremat.commands.rewrite import outputs, rewrite
+    from onnxremat.options import Options
+
+    limit = parse_limit(mem)
+    options = Options(
+        runtime=runtime, session=session, order=order, optimize=optimize, dims=parse_dims(dim),
+        inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
+        allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
+        time_limit=time_limit, iterations=iterations, measure_limit=measure_limit,
+        run_limit=run_limit, threads=threads, seed=seed, verify=verify,
+    )  # fmt: skip
+    target, plan = outputs(model, limit, options, output, emit_plan)
+    with _progress(quiet=as_json, polite=True) as progress:
+        result = rewrite(
+            model,
+            limit,
+            options,
+            output=target,
+            plan_output=plan,
+            progress=progress,
+            stop=lambda: INTERRUPTS.requested,
+        )
+    text = explained_text if explain else rewrite_text
+    _emit(result, text, as_json=as_json, written=target)
+
+
+@app.command("audit")
+def audit_command(
+    model: option.Model,
+    mem: option.LimitToCompare = None,
+    dim: option.Dim = [],  # noqa: B006
+    inputs: option.Inputs = None,
+    fail_above: option.FailAbove = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
+    threads: option.Threads = None,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
+    seed: option.Seed = 0,
+    as_json: option.AsJson = False,
+) -> None:
+    """Say what a model needs, where its peak is, and how far a schedule could lower it."""
+    from onnxremat.cli.report import audit_text
+    from onnxremat.commands.audit import audit
+    from onnxremat.options import Options
+
+    limit = parse_limit(mem) if mem is not None else None
+    ceiling = parse_bytes(fail_above, "--fail-above") if fail_above is not None else None
+    options = Options(
+        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
+        run_limit=run_limit, seed=seed,
+    )  # fmt: skip
+    with _progress(quiet=as_json) as progress:
+        result = audit(model, options, limit=limit, progress=progress)
+    _emit(result, audit_text, as_json=as_json)
+    if ceiling is not None and result.original_peak_bytes > ceiling:
+        raise LimitExceededError(
+            f"the activation peak, {format_bytes(result.original_peak_bytes)}, is above "
+            f"--fail-above {fail_above}"
+        )
+
+
+@app.command("frontier")
+def frontier_command(
+    model: option.Model,
+    planners: option.Planners = None,
+    budgets: option.Budgets = 6,
+    time_limit: option.TimeLimitEach = 2.0,
+    html: option.Html = None,
+    dim: option.Dim = [],  # noqa: B006
+    inputs: option.Inputs = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
+    threads: option.Threads = None,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
+    seed: option.Seed = 0,
+    as_json: option.AsJson = False,
+) -> None:
+    """Plan for many limits with many planners: memory against time. Writes no model."""
+    from onnxremat.cli.frontier_report import frontier_html, frontier_text
+    from onnxremat.commands.files import write_files
+    from onnxremat.commands.frontier import DEFAULT_PLANNERS, frontier
+    from onnxremat.options import Options
+
+    chosen = DEFAULT_PLANNERS if planners is None else tuple(planners.split(","))
+    options = Options(
+        dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit,
+        measure_limit=measure_limit, run_limit=run_limit,
+    )  # fmt: skip
+    with _progress(quiet=as_json) as progress:
+        result = frontier(
+            model, options, planners=chosen, budgets=budgets, output=html, progress=progress
+        )
+        if html is not None:
+            page = frontier_html(result).encode()
+            write_files({html: page}, placing=lambda: progress(PLACING))
+    _emit(result, frontier_text, as_json=as_json, written=html)
+
+
+@app.command("verify")
+def verify_command(
+    original: option.Model,
+    rewritten: option.Rewritten,
+    mem: option.LimitToKeep = None,
+    dim: option.Dim = [],  # noqa: B006
+    inputs: option.Inputs = None,
+    run_limit: option.RunLimit = RUN_SECONDS,
+    threads: option.Threads = None,
+    measure_limit: option.MeasureLimit = MEASURE_SECONDS,
+    seed: option.Seed = 0,
+    as_json: option.AsJson = False,
+) -> None:
+    """Run two models: outputs equal bit for bit, measured peaks, measured times."""
+    from onnxremat.cli.report import verification_text
+    from onnxremat.options import Options
+    from onnxremat.verification import require, verify_files
+
+    limit = parse_limit(mem) if mem is not None else None
+    options = Options(
+        dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
+        run_limit=run_limit, seed=seed,
+    )  # fmt: skip
+    with _progress(quiet=as_json) as progress:
+        result = verify_files(original, rewritten, options, progress=progress)
+    _emit(result, verification_text, as_json=as_json)
+    require(result, limit.resolve(result.original_peak_bytes) if limit else None)
+
+
+@app.command("planners")
+def planners_command(as_json: option.AsJson = False) -> None:
+    """List the planners, with the paper of each."""
+    from onnxremat.cli.tables import planners_text
+    from onnxremat.planners import PLANNERS
+
+    _emit(tuple(PLANNERS.values()), planners_text, as_json=as_json)
+
+
+@app.callback(invoke_without_command=True)
+def _main(version: option.Version = False) -> None:
+    if version:
+        import onnxremat
+
+        _out.print(f"onnxremat {onnxremat.__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point of the `onnxremat` command: one clear line and an exit code for every error.
+
+    ONNX Runtime is told not to collect telemetry, unless the environment says otherwise: without a
+    home folder it would warn that it cannot store an identity for it.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+    code = _run()
+    INTERRUPTS.finish()
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command that the arguments name; its exit code."""
+    try:
+        code = app(standalone_mode=False) or 0
+    except OnnxrematError as error:
+        return _failed(str(error), error.exit_code, error.attempts)
+    except KeyboardInterrupt:
+        code = Interrupted.exit_code
+    except typer.Exit as stop:
+        code = stop.exit_code
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITABLE:
+            raise
+        _discard(sys.stdout)
+        return _failed(f"cannot write to standard output: {error.strerror}", UsageError.exit_code)
+    except MemoryError:
+        return _failed("this machine has not enough memory for the model", ModelError.exit_code)
+    except Exception as error:
+        if type(error).__module__.startswith(("click", "typer")) and hasattr(
+            error, "format_message"
+        ):
+            _tell(f"onnxremat: {printable(error.format_message())}")
+            return UsageError.exit_code
+        raise
+    if code == Interrupted.exit_code:  # typer returns it for a KeyboardInterrupt
+        return _failed("interrupted, nothing was written", code)
+    return int(code)
+
+
+def _failed(message: str, code: int, attempts: "Sequence[Attempt]" = ()) -> int:
+    """Say why a command failed; if no result was printed as an object too with --json, or with the
+    attempts in a table with --explain."""
+    _tell(f"onnxremat: {message}")
+    if INTERRUPTS.told:
+        return code
+    try:
+        if "--json" in sys.argv:
+            INTERRUPTS.told = True
+            plans = [asdict(one) for one in attempts]
+            _print_json({"error": message, "exit_code": code, "attempts": plans})
+        elif "--explain" in sys.argv and attempts:
+            from onnxremat.cli.explain import attempts_text
+
+            _out.print(attempts_text(attempts), markup=False)
+    except OSError:
+        _discard(sys.stdout)
+    return code

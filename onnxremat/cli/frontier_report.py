@@ -1,0 +1,137 @@
+"""A Frontier as text, and as a page with a plot that needs nothing else."""
+
+from collections.abc import Iterator
+from html import escape
+from itertools import pairwise
+
+from onnxremat.cli.tables import columns, table
+from onnxremat.commands.frontier import Frontier, Point
+from onnxremat.core.text import printable
+from onnxremat.core.units import format_bytes
+
+COLOURS = ("#0b62a4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#66a61e", "#a6761d", "#666666")
+WIDTH, HEIGHT, LEFT, BOTTOM, MARGIN = 860, 420, 70, 50, 40
+"""Of the plot in pixels: its size, the room for the labels of the axes, the rest of the frame."""
+
+MOST_EXTRA = 1.0
+"""The plot ends at this share of extra time: beyond it lies what nobody wants."""
+
+MISSED = "-"
+"""In the place of the extra time where a planner does not meet the limit."""
+
+
+def frontier_text(result: Frontier) -> str:
+    """The peaks of the model, a row for each limit with the extra time of each planner, and the
+    best of all."""
+    rows = [
+        *([("note", result.note)] if result.note else []),
+        ("own order", f"{format_bytes(result.own_peak_bytes)} by the model of memory"),
+        ("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"),
+        *(("left out", f"{name}: {reason}") for name, reason in result.skipped.items()),
+    ]
+    cells = columns(_cells(result))
+    if not all(point.meets for point in result.points):
+        cells += f"\n{MISSED}: no plan within the limit was found in the time given"
+    return "\n\n".join([table(rows), cells, _best(result)])
+
+
+def _planners(result: Frontier) -> list[str]:
+    return list(dict.fromkeys(point.planner for point in result.points))
+
+
+def _cells(result: Frontier) -> list[tuple[str, ...]]:
+    """A header, and extra time by limit (down) and planner (across)."""
+    names = _planners(result)
+    at = {(p.planner, p.budget_bytes): p for p in result.points}
+    lines = [("limit", *names)]
+    for budget in result.budgets:
+        share = f"{format_bytes(budget)} ({100 * budget / result.own_peak_bytes:.1f}%)"
+        lines.append((share, *(_extra(at[name, budget]) for name in names)))
+    lines.append(("smallest", *(format_bytes(at[name, None].peak_bytes) for name in names)))
+    lines.append(("  in", *(_extra(at[name, None]) for name in names)))
+    return lines
+
+
+def _extra(point: Point) -> str:
+    if not point.meets:
+        return MISSED
+    proved = " (optimal)" if point.optimal and point.budget_bytes is not None else ""
+    return f"{100 * point.extra_time:+.1f}%{proved}"
+
+
+def _best(result: Frontier) -> str:
+    lines = [("best of all", "share", "extra time", "planner")]
+    lines += [
+        (
+            format_bytes(p.peak_bytes),
+            f"{100 * p.peak_bytes / result.own_peak_bytes:.1f}%",
+            f"{100 * p.extra_time:+.1f}%",
+            p.planner,
+        )
+        for p in result.best
+    ]
+    return columns(lines)
+
+
+def frontier_html(result: Frontier) -> str:
+    """A page with the plot and the text of `frontier_text`."""
+    name = escape(printable(result.model.name))
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            f"<title>Memory against time: {name}</title>",
+            "<style>body{font:15px sans-serif;margin:2em;max-width:60em}"
+            "pre{font:13px monospace;overflow-x:auto}</style></head><body>",
+            f"<h1>Memory against time: {name}</h1>",
+            f"<p>{result.ops} ops. Peak of activations by the model of memory, extra time by the "
+            "cost model; a point is a plan.</p>",
+            *_plot(result),
+            f"<pre>{escape(frontier_text(result))}</pre>",
+            "</body></html>",
+        ]
+    )
+
+
+def _plot(result: Frontier) -> Iterator[str]:
+    """Peak to the right, extra time upwards; the best of all on the staircase."""
+    low = min((p.peak_bytes for p in result.points), default=result.own_peak_bytes)
+    high = max(result.own_peak_bytes, low + 1)
+    shown = [p for p in result.points if p.extra_time <= MOST_EXTRA]
+    most = max((p.extra_time for p in shown), default=0.0) or 0.01
+
+    def place(peak: float, extra: float) -> tuple[float, float]:
+        x = LEFT + (peak - low) / (high - low) * (WIDTH - LEFT - MARGIN)
+        y = HEIGHT - BOTTOM - extra / most * (HEIGHT - BOTTOM - MARGIN)
+        return x, y
+
+    yield (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" '
+        'aria-label="memory against time" font-size="12" font-family="sans-serif">'
+    )
+    for i in range(6):
+        x, y = place(low + (high - low) * i / 5, most * i / 5)
+        peak = format_bytes(int(low + (high - low) * i / 5))
+        yield f'<line x1="{LEFT}" x2="{WIDTH - MARGIN}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
+        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{20 * i * most:.1f}%</text>'
+        yield f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{peak}</text>'
+    middle = f'x="{WIDTH / 2}" y="{HEIGHT - 8}" text-anchor="middle"'
+    yield f"<text {middle}>activation peak (to the left: less memory); upwards: extra time</text>"
+    corners = [place(p.peak_bytes, p.extra_time) for p in result.best if p.extra_time <= most]
+    steps = [f"{x:.1f},{y:.1f}" for x, y in corners[:1]]
+    for (_, above), (x, y) in pairwise(corners):
+        steps += [f"{x:.1f},{above:.1f}", f"{x:.1f},{y:.1f}"]
+    yield f'<polyline points="{" ".join(steps)}" fill="none" stroke="#999" stroke-width="1.5"/>'
+    for i, name in enumerate(_planners(result)):
+        colour = COLOURS[i % len(COLOURS)]
+        top = 16 * (i + 1)
+        yield f'<circle cx="{WIDTH - 140}" cy="{top}" r="4" fill="{colour}"/>'
+        yield f'<text x="{WIDTH - 130}" y="{top + 4}">{escape(name)}</text>'
+        for p in shown:
+            if p.planner == name:
+                x, y = place(p.peak_bytes, p.extra_time)
+                title = f"{name}: {format_bytes(p.peak_bytes)}, {100 * p.extra_time:+.1f}%"
+                yield (
+                    f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}" fill-opacity="0.75">'
+                    f"<title>{title}</title></circle>"
+                )
+    yield "</svg>"

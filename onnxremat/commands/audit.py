@@ -1,0 +1,235 @@
+"""What a model needs, where its peak comes from, and how far down a schedule could take it."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onnxremat.commands.attribution import MeasuredPeak, attribute, explained
+from onnxremat.core.bounds import peak_bound
+from onnxremat.core.errors import ModelError
+from onnxremat.core.graph import Graph, TensorKind
+from onnxremat.core.memory import MemoryRules, live_at, profile
+from onnxremat.core.problem import Limits, Problem
+from onnxremat.core.schedule import Schedule, given_order, with_eager_ops
+from onnxremat.core.units import MemoryLimit, format_bytes
+from onnxremat.options import Options
+from onnxremat.planners import PLANNERS
+from onnxremat.stages import ProgressReport, silent, stage
+from onnxremat.subject import Subject, prepare, prepare_planner
+from onnxremat.targets.recipe_target import RecipeTarget
+from onnxremat.targets.target import Target
+from onnxremat.tiling import Tiling, TilingPlan, choose_regions, ordered_subject, tileable_subject
+
+_REORDER_SECONDS = _TILING_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTensor:
+    """A tensor held at the peak: made by `made_by`, last read by `last_read_by` (None: kept to the
+    end as a graph output)."""
+
+    name: str
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    made_by: str
+    last_read_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The step with the most bytes, in a given schedule: which op runs, what is held beside it."""
+
+    nbytes: int
+    step: int
+    steps: int
+    op: str
+    op_type: str
+    workspace_bytes: int
+    held: tuple[HeldTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The lower bound on the peak of any schedule of whole ops, and what sets it."""
+
+    nbytes: int
+    op: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """A model before anything is done to it.
+
+    `original_peak_bytes` and `released_peak_bytes` are measured in the runtime under the recipe;
+    `peak` is where the model of memory puts the released model's peak, `floor` what no schedule of
+    whole ops can go below. Where the two differ by more than the model's error, `measured_peak` is
+    the node that was running when most was held; None where they agree. `estimated` are nodes whose
+    scratch was not counted (`estimated_reason` says why): the runtime's own statistics stand for
+    it, which may miss some. `reordered_peak_bytes` is the smallest peak found without
+    recomputation, by the model of memory, and `reordered_bound_bytes` what no order goes below.
+    `tiling` has the smallest peak that regions in tiles are predicted to reach.
+    `unread_values` are those that the runtime would hold to the end for nobody.
+    """
+
+    model: Path
+    nodes: int
+    ops: int
+    unread_values: int
+    weight_bytes: int
+    input_bytes: int
+    original_peak_bytes: int
+    released_peak_bytes: int
+    peak: Peak
+    floor: Floor
+    reordered_peak_bytes: int
+    reordered_bound_bytes: int
+    tiling: TilingPlan
+    limit_bytes: int | None
+    threads: int | None
+    measured_peak: MeasuredPeak | None = None
+    estimated: tuple[str, ...] = ()
+    estimated_reason: str = ""
+
+
+def audit(
+    model: Path,
+    options: Options | None = None,
+    *,
+    limit: MemoryLimit | None = None,
+    progress: ProgressReport = silent,
+) -> Audit:
+    """Measure a model in the runtime and explain its peak. Writes nothing.
+
+    Raises UsageError or ModelError.
+    """
+    options = options or Options()
+    subject = prepare(model, options, progress)
+    feed, graph = subject.feed, subject.imported.graph
+    if not graph.ops:
+        raise ModelError("the model computes nothing at run time: there is nothing to audit")
+    target = RecipeTarget.of(subject, options, progress)
+    rules, released = target.rules, target.released
+    as_given = with_eager_ops(graph, given_order(graph))
+    peak = find_peak(graph, as_given, rules)
+    measured_peak = None
+    if not explained(released.peak_bytes, peak.nbytes):
+        measured_peak = attribute(
+            subject,
+            as_given,
+            rules,
+            released,
+            peak.nbytes,
+            options,
+            stage(progress, "looking for what the model of memory does not explain"),
+        )
+    prepare_planner(progress)
+    progress("reordering", _at_most(_REORDER_SECONDS, options))
+    problem = Problem(graph, rules, max_copies=1, starts=(as_given,))
+    limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
+    reordered = PLANNERS["reorder"].function(problem, limits)
+    progress("cutting into tiles", _at_most(_TILING_SECONDS, options))
+    tiling = _in_tiles(subject, target, reordered.schedule, options)
+    return Audit(
+        model,
+        len(feed.loaded.model.graph.node),
+        len(graph.ops),
+        subject.released.dropped_outputs + subject.released.size_readers,
+        kind_bytes(graph, TensorKind.WEIGHT),
+        kind_bytes(graph, TensorKind.INPUT),
+        target.original.peak_bytes,
+        released.peak_bytes,
+        peak,
+        find_floor(graph, rules),
+        reordered.peak_bytes,
+        reordered.peak_bound_bytes,
+        tiling,
+        None if limit is None else limit.resolve(target.original.peak_bytes),
+        options.threads,
+        measured_peak,
+        estimated_nodes(subject),
+        subject.profile.estimated_reason,
+    )
+
+
+def _at_most(seconds: float, options: Options) -> str:
+    return f"at most {min(seconds, options.time_limit):g} s"
+
+
+def estimated_nodes(subject: Subject) -> tuple[str, ...]:
+    """The ops whose scratch is an estimate, by name."""
+    imported = subject.imported
+    name_of = dict(zip(imported.op_nodes, (op.name for op in imported.graph.ops), strict=True))
+    return tuple(name_of[v] for v in subject.profile.unmeasured if v in name_of)
+
+
+def _in_tiles(subject: Subject, target: Target, order: Schedule, options: Options) -> TilingPlan:
+    """The smallest peak in exact tiles; if there is none, the reason, and what others reach."""
+    exact = _smallest(subject, target, order, replace(options, allow_rounding=False))
+    if exact.regions or not exact.reasons:
+        return exact
+    rounded = _smallest(subject, target, order, replace(options, allow_rounding=True))
+    if not rounded.regions:
+        return exact
+    reached = f"with --allow-rounding about {format_bytes(rounded.peak_bytes)} in tiles"
+    return replace(exact, reasons=(f"{exact.reasons[0]}; {reached}", *exact.reasons[1:]))
+
+
+def _smallest(subject: Subject, target: Target, order: Schedule, options: Options) -> TilingPlan:
+    rules = target.rules
+    base = tileable_subject(subject, options, None, rules)
+    if base is not subject:
+        limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
+        problem = Problem(base.imported.graph, rules, max_copies=1)
+        order = PLANNERS["reorder"].function(problem, limits).schedule
+    base = ordered_subject(base, order, rules, options)
+    tiling = Tiling(rules, target.node_bytes, options.exact_threads, options.allow_rounding)
+    return choose_regions(base, None, tiling, seconds=min(_TILING_SECONDS, options.time_limit))
+
+
+def find_peak(graph: Graph, schedule: Schedule, rules: MemoryRules) -> Peak:
+    """The peak of a schedule and the tensors held there, largest first. O(steps + reads).
+
+    Raises ValueError for an empty schedule.
+    """
+    if not schedule.steps:
+        raise ValueError("an empty schedule has no peak")
+    result = profile(graph, schedule, rules)
+    op = graph.ops[schedule.steps[result.peak_step]]
+    held = []
+    for buffer in live_at(graph, schedule, rules, result.peak_step):
+        tensor = graph.tensors[buffer.instance.tensor]
+        last = buffer.instance.last_read
+        held.append(
+            HeldTensor(
+                tensor.name,
+                buffer.nbytes,
+                tensor.shape,
+                tensor.dtype,
+                graph.ops[schedule.steps[buffer.start]].name,
+                None
+                if buffer.instance.pinned or last < 0
+                else graph.ops[schedule.steps[last]].name,
+            )
+        )
+    return Peak(
+        result.peak_bytes,
+        result.peak_step,
+        len(schedule),
+        op.name,
+        op.op_type,
+        op.workspace_bytes if rules.count_workspace else 0,
+        tuple(held),
+    )
+
+
+def find_floor(graph: Graph, rules: MemoryRules) -> Floor:
+    """`bounds.peak_bound` in names."""
+    bound = peak_bound(graph, rules)
+    name = None if bound.op is None else graph.ops[bound.op].name
+    return Floor(bound.nbytes, name, bound.reason)
+
+
+def kind_bytes(graph: Graph, kind: TensorKind) -> int:
+    """Bytes of all tensors of one kind."""
+    return sum(t.nbytes for t in graph.tensors if t.kind is kind)

@@ -1,0 +1,279 @@
+"""`rewrite`: from a model and a limit to a file that keeps it, verified in the runtime."""
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+
+from onnxremat.commands.audit import Floor, Peak, estimated_nodes, find_floor, find_peak
+from onnxremat.commands.files import check_outputs, external_copies, write_files
+from onnxremat.core.attempt import Attempt
+from onnxremat.core.errors import ModelError, UsageError
+from onnxremat.core.problem import Plan
+from onnxremat.core.units import MemoryLimit, parse_limit
+from onnxremat.fitting.loop import PlanningTime
+from onnxremat.fitting.outcomes import Planned
+from onnxremat.fitting.strategy import Attempts, substituted
+from onnxremat.importer import declare_sizes, load
+from onnxremat.options import Options
+from onnxremat.ort.blocked_layout import layout_width
+from onnxremat.ort.measuring.measure import PeakMeasurement
+from onnxremat.ort.recipe import ExecutionOrder, Recipe
+from onnxremat.ort.record import OptimizedFor, PlanRecord, attach_record
+from onnxremat.planners import PLANNERS
+from onnxremat.stages import ProgressReport, silent
+from onnxremat.subject import UNSETTLED, Subject, prepare, prepare_planner, unsettled
+from onnxremat.system.interrupts import PLACING
+from onnxremat.targets.static_plan import StaticPlan, emit_plan
+from onnxremat.targets.target import as_executed, own_schedule
+from onnxremat.tiling import TilingPlan
+from onnxremat.verification import Verification, require, same_from_the_start
+from onnxremat_rewriters.substitutes import Replaced
+
+
+@dataclass(frozen=True)
+class RewriteResult:
+    """A model that runs within a limit, and everything measured on the way.
+
+    `limit_bytes` is None if the smallest peak was asked for. `figure` says in words what the limit
+    is of; `recipe` are the session options of the file; `original`, `released` and `rewritten` are
+    measured figures of that kind, `expected_bytes` is what the last was expected to be. `peak` and
+    `floor` describe the original in its own order, with
+    substitutes for the nodes in `replaced`. `tiling` says which regions run in tiles; then `plan`
+    is of the tiled model. It is None where no tiles were needed. `extra_time` is the share of one
+    pass of the model that tiles and recomputation add, by the cost model. `sizes` are the planned
+    shapes of the inputs that the original leaves open: with `any_size` the file leaves them open,
+    too, and runs at others; without, it declares them. `target` is the name of a row of
+    `targets.TARGETS`; `details` are what it alone has to tell (a StockResult, for files for default
+    session options). `static` is there if a static plan was asked for, and `plan_output` is where
+    it was written. `verification` is None with `verify=False`. `planning_seconds` is the time from
+    the imported model to the rewritten one, measuring it included. `stopped`: planning was ended
+    early (Ctrl-C), with the best plan so far. `estimated` are nodes of the original whose scratch
+    was planned by an estimate, `estimated_reason` says why; `rewritten` is measured anyway.
+    `attempts` are all plans that were made, and why they were not taken.
+    """
+
+    target: str
+    model: onnx.ModelProto
+    output: Path | None
+    limit_text: str
+    limit_bytes: int | None
+    figure: str
+    recipe: Recipe
+    plan: Plan
+    tiling: TilingPlan | None
+    extra_time: float
+    peak: Peak
+    floor: Floor
+    nodes_before: int
+    recomputed: int
+    replaced: tuple[Replaced, ...]
+    original: PeakMeasurement
+    released: PeakMeasurement
+    rewritten: PeakMeasurement
+    expected_bytes: int
+    sizes: Mapping[str, tuple[int, ...]]
+    any_size: bool
+    details: object
+    static: StaticPlan | None
+    plan_output: Path | None
+    verification: Verification | None
+    planning_seconds: float
+    stopped: bool = False
+    estimated: tuple[str, ...] = ()
+    estimated_reason: str = ""
+    attempts: tuple[Attempt, ...] = ()
+
+
+def default_output(model: Path, limit: MemoryLimit, options: Options | None = None) -> Path:
+    """`model.4mb.onnx` beside `model.onnx` for a limit of 4MB; `model.60pct.onnx` for 60%.
+
+    What makes the file another kind of file stands in its name too: `model.60pct.stock.onnx`.
+    """
+    options = options or Options()
+    parts = [re.sub(r"[^a-z0-9.]", "", limit.text.lower().replace("%", "pct"))]
+    if options.optimize != "none":
+        parts.append(options.optimize)
+    if options.allow_rounding:
+        parts.append("rounded")
+    if options.order != ExecutionOrder.PRIORITY:
+        parts.append(f"{options.order}-order")
+    if options.target.suffix:
+        parts.append(options.target.suffix)
+    return model.with_name(".".join([model.stem, *parts, "onnx"]))
+
+
+def outputs(
+    model: Path, limit: MemoryLimit, options: Options, output: Path | None, plan: Path | None
+) -> tuple[Path, Path | None]:
+    """The files that are written where the user named none: a model (`default_output`), and a
+    static plan beside it if the target has one."""
+    written = output if output is not None else default_output(model, limit, options)
+    if plan is None and options.target.writes_plan:
+        plan = written.with_suffix(".plan.json")
+    return written, plan
+
+
+def rewrite(
+    model: str | os.PathLike[str],
+    mem: str | int | MemoryLimit,
+    options: Options | None = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    plan_output: str | os.PathLike[str] | None = None,
+    progress: ProgressReport = silent,
+    stop: Callable[[], bool] | None = None,
+) -> RewriteResult:
+    """Rewrite the model in a file so that it runs within `mem`.
+
+    `mem` is a limit (`"4MB"`, bytes, `"60%"` of the model's own measured figure, `"min"`) of what
+    the target that the options choose limits (`targets.TARGETS`). `output` is written at the very
+    end, with copies of external weights if it is in another folder; without it nothing is written.
+    `plan_output` is for the static plan of the result, as JSON. All of them are written, or none;
+    files that the model needs are refused as outputs before anything runs. `stop()` turning true
+    ends planning with the best plan so far.
+
+    Raises UsageError, ModelError, InfeasibleError (proved), NoPlanFoundError (not found in time),
+    VerificationError.
+    """
+    options = options or Options()
+    limit = mem if isinstance(mem, MemoryLimit) else parse_limit(mem)
+    if options.planner not in PLANNERS:
+        known = ", ".join(PLANNERS)
+        raise UsageError(f"--planner: there is no {options.planner!r}; there are {known}")
+    path = Path(model)
+    target = None if output is None else Path(output)
+    plan_target = None if plan_output is None else Path(plan_output)
+    options.target.check({"plan_output": plan_target})
+    progress("reading the model")
+    loaded = load(path)
+    check_outputs(loaded, options.inputs, (target, plan_target))
+    if target is not None:
+        external_copies(loaded.model, path.parent, target, (plan_target,))
+    subject = prepare(loaded, options, progress)
+    if options.verify and not same_from_the_start(subject.feed, subject.released.model):
+        progress(UNSETTLED)
+        subject = unsettled(subject, options)
+    result = _plan_and_verify(
+        subject, limit, options, static=plan_target is not None, progress=progress, stop=stop
+    )
+    progress("writing")
+    contents, copies = dict[Path, bytes](), dict[Path, Path]()
+    if plan_target is not None and result.static is not None:
+        contents[plan_target] = result.static.as_json().encode()
+    if target is not None:
+        copies = external_copies(result.model, path.parent, target, (plan_target,))
+        contents[target] = result.model.SerializeToString()
+    write_files(contents, copies, lambda: progress(PLACING))
+    return replace(result, output=target, plan_output=plan_target)
+
+
+def _plan_and_verify(
+    subject: Subject,
+    limit: MemoryLimit,
+    options: Options,
+    *,
+    static: bool,
+    progress: ProgressReport,
+    stop: Callable[[], bool] | None,
+) -> RewriteResult:
+    if not subject.imported.graph.ops:
+        raise ModelError("the model computes nothing at run time: there is nothing to plan")
+    info = options.target
+    target = info.kind.of(subject, options, progress)
+    budget = limit.resolve(target.original.peak_bytes)
+    whole = substituted(subject, options, budget, target.rules, progress)
+    graph = whole.imported.graph
+    mode = ExecutionOrder(options.order)
+    peak = find_peak(graph, own_schedule(whole.imported, mode), target.rules)
+    prepare_planner(progress)
+    started = time.perf_counter()
+    counted = options.iterations is not None
+    clock = (PlanningTime.counted if counted else PlanningTime)(options.time_limit)
+    planned = Attempts(target, options, budget, clock, progress, stop).best(whole)
+    subject, made, plan = planned.subject, planned.made, planned.plan
+    planning_seconds = time.perf_counter() - started
+    final = _with_record(target.recipe, planned, budget, options)
+    verification = None
+    if options.verify:
+        verification = target.verify(subject, made, final)
+        require(verification, budget)
+    if static and made.static is None:
+        progress("placing the buffers")
+        tiled = subject.imported.graph
+        schedule = as_executed(tiled, plan.schedule, mode)
+        made = replace(made, static=emit_plan(tiled, schedule, target.rules, seed=options.seed))
+    shapes = subject.feed.binding.input_shapes
+    return RewriteResult(
+        target=info.name,
+        model=final,
+        output=None,
+        limit_text=limit.text,
+        limit_bytes=budget,
+        figure=info.figure,
+        recipe=target.recipe,
+        plan=plan,
+        tiling=planned.tiling,
+        extra_time=planned.extra_time,
+        peak=peak,
+        floor=find_floor(graph, target.rules),
+        nodes_before=len(subject.feed.loaded.model.graph.node),
+        recomputed=made.rewritten.recomputed,
+        replaced=subject.replaced,
+        original=target.original,
+        released=target.released,
+        rewritten=made.measured,
+        expected_bytes=made.expected_bytes,
+        sizes={name: shapes[name] for name in subject.feed.open_inputs},
+        any_size=not _sized(planned, options),
+        details=made.details,
+        static=made.static,
+        plan_output=None,
+        verification=verification,
+        planning_seconds=planning_seconds,
+        stopped=stop is not None and stop(),
+        estimated=estimated_nodes(whole),
+        estimated_reason=whole.profile.estimated_reason,
+        attempts=planned.attempts,
+    )
+
+
+def _sized(planned: Planned, options: Options) -> bool:
+    """Whether what is written holds for the planned sizes only."""
+    return options.target.sized or planned.subject.sized
+
+
+def _with_record(
+    recipe: Recipe, planned: Planned, limit_bytes: int | None, options: Options
+) -> onnx.ModelProto:
+    """The model with the record of its plan, and its sizes if it holds for them only."""
+    subject, made, plan = planned.subject, planned.made, planned.plan
+    feed = subject.feed
+    optimized = None
+    if feed.optimized is not None:
+        width = layout_width() if feed.optimized.needs_this_processor else None
+        optimized = OptimizedFor(feed.optimized.level.value, feed.optimized.provider, width)
+    if planned.tiling is not None:
+        recipe = recipe.with_threads(planned.tiling.threads)
+    model, sized = made.model, _sized(planned, options)
+    if sized:
+        model = declare_sizes(model, feed.binding, subject.types)
+    record = PlanRecord.of(
+        recipe,
+        input_shapes=feed.binding.input_shapes,
+        figure=options.target.figure,
+        limit_bytes=limit_bytes,
+        planned_peak_bytes=made.expected_bytes,
+        measured_peak_bytes=made.measured.peak_bytes,
+        planner=plan.planner if planned.tiling is None else f"{plan.planner}, in tiles",
+        recomputed=made.rewritten.recomputed,
+        original_sha256=feed.loaded.sha256,
+        optimized=optimized,
+        exact=subject.exact,
+        any_size=not sized,
+    )
+    return attach_record(model, record)

@@ -1,0 +1,1 @@
+"""What everything speaks of: graphs, schedules, their memory under rules, problems and plans."""

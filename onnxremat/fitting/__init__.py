@@ -1,0 +1,1 @@
+"""From a limit to a plan that keeps it where it is measured."""

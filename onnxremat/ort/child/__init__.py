@@ -1,0 +1,1 @@
+"""Models executed in processes of their own."""

@@ -1,0 +1,56 @@
+"""The first thing a child does: `python -m onnxremat.ort.child.start PARENT WORKER FOLDER`.
+
+It ties its life to that of the process PARENT, bounds its memory, and then is the module WORKER,
+which finds FOLDER as its only argument. `child` is the parent's side, and says what is tested.
+"""
+
+import os
+import runpy
+import signal
+import sys
+import threading
+
+from onnxremat.ort.child.machine import bound_memory
+
+_PR_SET_PDEATHSIG = 1
+_LIFELINE = 0
+"""Standard input: a pipe whose other end the parent holds."""
+
+
+def tie_to_parent(parent: int) -> None:
+    """End this process when its parent ends; at once if that has happened already."""
+    if not (sys.platform == "linux" and _killed_by_kernel()):
+        threading.Thread(target=_watch, args=(_LIFELINE,), daemon=True).start()
+    elif os.getppid() != parent:
+        os._exit(1)
+
+
+def _killed_by_kernel() -> bool:
+    """Ask Linux for SIGKILL when the parent is gone; False if it does not do that."""
+    try:
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+    except (ImportError, OSError, AttributeError):
+        return False
+    return bool(prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) == 0)
+
+
+def _watch(pipe: int) -> None:
+    """Wait until the other end of the pipe is closed, then end the process."""
+    while os.read(pipe, 1):
+        continue
+    os._exit(1)
+
+
+def main() -> None:
+    """Become the worker."""
+    parent, worker = int(sys.argv[1]), sys.argv[2]
+    tie_to_parent(parent)
+    bound_memory()
+    sys.argv = [worker, *sys.argv[3:]]
+    runpy.run_module(worker, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

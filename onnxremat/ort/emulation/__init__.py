@@ -1,0 +1,1 @@
+"""What ONNX Runtime does with memory, emulated without running anything."""

@@ -1,0 +1,1 @@
+"""What a run really takes: memory, time, bits, told by the runtime and by the system."""

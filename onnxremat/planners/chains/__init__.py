@@ -1,0 +1,1 @@
+"""Chains of stages and lower sets: dynamic programs for training graphs."""

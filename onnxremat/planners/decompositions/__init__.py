@@ -1,0 +1,1 @@
+"""Tree and path decompositions, and the recursions over them."""

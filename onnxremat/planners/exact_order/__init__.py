@@ -1,0 +1,1 @@
+"""Orders without repetitions: the smallest peak, proved, and fast ones."""

@@ -1,0 +1,1 @@
+"""Retention intervals and stages in constraint programming, and proofs of time."""

@@ -1,0 +1,1 @@
+"""Local search over schedules with repetitions, compiled: what several planners share."""

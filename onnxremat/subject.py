@@ -1,0 +1,336 @@
+"""A model made ready: read, bound to sizes, released, run once with a profile, imported.
+
+    file -> LoadedModel -> Released -> RunProfile -> ImportedModel, together a Subject
+
+`audit`, `rewrite` and `verify` all start here.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+
+from onnxremat.core.bounds import op_bytes
+from onnxremat.core.errors import ModelError, UsageError, VerificationError
+from onnxremat.core.memory import MemoryRules
+from onnxremat.importer import (
+    Binding,
+    ImportedModel,
+    LoadedModel,
+    ValueType,
+    bind_dimensions,
+    declare_sizes,
+    import_model,
+    infer_types,
+    load,
+    open_inputs,
+)
+from onnxremat.importer.execution_order import EAGER_OPS
+from onnxremat.options import Options
+from onnxremat.ort.child.process import ModelSource
+from onnxremat.ort.child.run_limit import limit_runs
+from onnxremat.ort.child.watching import Listener
+from onnxremat.ort.child.wire import Array
+from onnxremat.ort.emulation.rules import VIEW_OPS
+from onnxremat.ort.measuring.compare import different_names
+from onnxremat.ort.measuring.inputs import load_inputs, make_inputs
+from onnxremat.ort.measuring.measure import in_memory, run_outputs
+from onnxremat.ort.measuring.profile import RunProfile, profile_run
+from onnxremat.ort.optimize import Optimized, optimize_offline
+from onnxremat.ort.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
+from onnxremat.ort.record import read_record
+from onnxremat.ort.settle import kept_single, settled
+from onnxremat.planners import (
+    compile_kernels,
+    compiled_kernels_cached,
+    kernels_kept_where,
+    load_kernels,
+)
+from onnxremat.stages import COMPILING, ProgressReport, silent, stage
+from onnxremat_rewriters.release import Released, release
+from onnxremat_rewriters.stock import is_stock
+from onnxremat_rewriters.substitutes import Replaced, Substitution, substitute
+
+UNSETTLED = (
+    "ONNX Runtime executes other nodes than the model has, and does not say which: what it "
+    "measures decides, and plans may miss"
+)
+"""Told where a model cannot be settled; planning goes on."""
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A model with everything needed to run it: sizes, inputs and the session recipe.
+
+    `open_inputs` are the inputs of the file that leave sizes open. `optimized` is there if `loaded`
+    is what the runtime's own optimizations made of the file. `settles`: whether models with these
+    inputs are settled before they are planned.
+    """
+
+    loaded: LoadedModel
+    binding: Binding
+    inputs: Mapping[str, Array]
+    recipe: Recipe
+    open_inputs: tuple[str, ...] = ()
+    optimized: Optimized | None = None
+    settles: bool = True
+
+    def source(self) -> ModelSource:
+        """The model as it was read (its nodes in a valid order)."""
+        return in_memory(self.loaded.model, self.loaded.base_dir)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model ready for planning. `profile`, `types` (of values, by name) and `imported` belong to
+    the released model, which is settled too: its nodes are those that the runtime executes
+    (`ort.settle`). `replaced` are nodes for which others stand (`with_substitutes`), `rounded`
+    names of nodes that run in tiles and may round differently there. `sized`: the model holds for
+    the sizes of the feed only, and its inputs declare them."""
+
+    feed: Feed
+    released: Released
+    profile: RunProfile
+    types: Mapping[str, ValueType]
+    imported: ImportedModel
+    replaced: tuple[Replaced, ...] = ()
+    rounded: tuple[str, ...] = ()
+    sized: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether it computes the bits of the original."""
+        return not self.rounded and all(one.exact for one in self.replaced)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the runtime executes the nodes of the released model as they stand."""
+        return self.profile.is_of(self.released.model, self.feed.recipe.execution_order)
+
+    def released_source(self) -> ModelSource:
+        """The released model, to be run."""
+        return in_memory(self.released.model, self.feed.loaded.base_dir)
+
+
+def prepare_feed(path: Path, options: Options) -> Feed:
+    """Read a model and get its inputs ready.
+
+    Raises UsageError (no such file or dimension, an unbound one, bad inputs) or ModelError.
+    """
+    return feed_for(load(path), options)
+
+
+def feed_for(loaded: LoadedModel, options: Options) -> Feed:
+    """`prepare_feed` for a model that was read already. Its runs are limited from now on."""
+    limit_runs(options.run_limit)
+    _require_scratch()
+    dims = dict(options.dims)
+    if options.inputs is not None:
+        inputs = load_inputs(options.inputs, loaded.model, dims)
+        dims |= {
+            f"{name}:{axis}": size
+            for name, value in inputs.items()
+            for axis, size in enumerate(value.shape)
+        }
+        binding = bind_dimensions(loaded, dims)
+    else:
+        binding = bind_dimensions(loaded, dims)
+        inputs = make_inputs(loaded.model, binding.input_shapes, options.seed)
+    recipe = replace(RECIPE, execution_order=ExecutionOrder(options.order))
+    recipe = recipe.with_threads(options.threads).with_dimensions(binding.symbols)
+    return Feed(loaded, binding, inputs, recipe, tuple(open_inputs(loaded.model)))
+
+
+def _require_scratch() -> None:
+    """Models are run in other processes, which get them in a folder for temporary files."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        raise UsageError(
+            "there is no folder for temporary files that can be written: name one in TMPDIR"
+        ) from None
+
+
+def optimized_feed(feed: Feed, options: Options) -> Feed:
+    """The feed with the model that the runtime's optimizations make of it at `options.optimize`.
+
+    Raises ModelError if the runtime refuses it, VerificationError if the optimized file does not
+    give the bits that the original gives at that level.
+    """
+    level = OptimizationLevel(options.optimize)
+    loaded = feed.loaded
+    made = optimize_offline(loaded.model, loaded.base_dir, level, feed.recipe)
+    model = declare_sizes(made.model, feed.binding, {})
+    done = replace(feed, loaded=replace(loaded, model=model), optimized=made)
+    if options.verify:
+        recipe = replace(feed.recipe, optimization=level)
+        expected = run_outputs(feed.source(), feed.inputs, recipe)
+        different = different_names(expected, run_outputs(done.source(), done.inputs, done.recipe))
+        if different:
+            raise VerificationError(
+                f"the model optimized at level {level.value} gives other bits when it is opened "
+                f"from a file: {', '.join(different[:3])}"
+            )
+    return done
+
+
+def prepare(
+    model: Path | LoadedModel, options: Options, progress: ProgressReport = silent
+) -> Subject:
+    """Everything that planning needs to know of a model: a file, or one that was read already.
+
+    It is run a few times.
+
+    Raises UsageError or ModelError, as `prepare_feed`; ModelError too if the runtime refuses it.
+    """
+    progress("reading the model")
+    feed = feed_for(model if isinstance(model, LoadedModel) else load(model), options)
+    if is_stock(feed.loaded.model):
+        raise ModelError(
+            f"{feed.loaded.path} was already rewritten for default session options: take the "
+            "original"
+        )
+    known = {node.op_type for node in feed.loaded.model.graph.node}
+    for op_type in options.allow_ops:
+        if op_type not in known:
+            raise UsageError(f"--allow-op: the model has no {op_type!r}")
+    if options.optimize != OptimizationLevel.NONE:
+        progress("optimizing the model")
+        feed = optimized_feed(feed, options)
+    listener = stage(progress, "running the model to learn sizes, workspace and times")
+    released = settled_release(feed, release(feed.loaded.model))
+    subject = studied(feed, released, options, listener)
+    if not subject.settled:
+        progress(UNSETTLED)
+    return replace(subject, sized=feed.optimized is not None or _made_for_sizes(feed.loaded.model))
+
+
+def _made_for_sizes(model: onnx.ModelProto) -> bool:
+    """Whether the model was rewritten before and may hold for some sizes only, although it leaves
+    them open (files of older versions do)."""
+    try:
+        record = read_record(model)
+    except UsageError:
+        return True
+    return record is not None and not record.any_size
+
+
+def with_substitutes(
+    subject: Subject,
+    options: Options,
+    substitutions: Sequence[Substitution],
+    threshold_bytes: int,
+    rules: MemoryRules,
+) -> Subject:
+    """The subject in which substitutes stand for nodes that hold `threshold_bytes` or more
+    under `rules`."""
+    imported = subject.imported
+    held = {
+        imported.op_nodes[v]: op_bytes(imported.graph, rules, v)
+        for v in range(len(imported.graph.ops))
+    }
+    made = substitute(
+        subject.released.model,
+        held,
+        subject.types,
+        substitutions=substitutions,
+        threshold_bytes=threshold_bytes,
+    )
+    if not made.changed:
+        return subject
+    model = made.model
+    if made.sized:
+        model = declare_sizes(model, subject.feed.binding, subject.types)
+    again = studied(subject.feed, release(model), options)
+    sized = subject.sized or made.sized
+    return replace(again, replaced=subject.replaced + made.replaced, sized=sized)
+
+
+def settled_release(feed: Feed, released: Released) -> Released:
+    """The released model with the nodes that the runtime executes, and released again; the argument
+    itself if those are its own."""
+    model = settled(released.model, feed.loaded.base_dir, feed.recipe)
+    if model is released.model:
+        return released
+    again = release(model)
+    return replace(
+        again,
+        dropped_nodes=released.dropped_nodes + again.dropped_nodes,
+        dropped_outputs=released.dropped_outputs + again.dropped_outputs,
+        size_readers=released.size_readers + again.size_readers,
+    )
+
+
+def unsettled(subject: Subject, options: Options) -> Subject:
+    """The subject with the nodes of its file, whatever the runtime makes of them."""
+    feed = replace(subject.feed, settles=False)
+    again = studied(feed, release(feed.loaded.model), options)
+    return replace(again, sized=subject.sized)
+
+
+def studied(
+    feed: Feed,
+    released: Released,
+    options: Options,
+    listener: Listener | None = None,
+    run: RunProfile | None = None,
+) -> Subject:
+    """Run a released model, unless `run` is known already, and import it; settled first, if the
+    runtime executes other nodes. `listener` hears how the runs are going."""
+
+    def run_profiled(model: onnx.ModelProto) -> RunProfile:
+        return profile_run(
+            model,
+            feed.loaded.base_dir,
+            feed.inputs,
+            feed.recipe,
+            seconds=options.measure_limit,
+            listener=listener,
+        )
+
+    if run is None:
+        run = run_profiled(released.model)
+    if feed.settles and not run.is_of(released.model, feed.recipe.execution_order):
+        made = settled_release(feed, released)
+        if made is not released:
+            released = made
+            run = run_profiled(released.model)
+    subject_model = replace(feed.loaded, model=released.model)
+    types = infer_types(subject_model, feed.binding, measured_types(released.model, run))
+    imported = import_model(
+        subject_model,
+        types,
+        view_ops=VIEW_OPS,
+        eager_ops=EAGER_OPS,
+        workspace={v: node.workspace_bytes for v, node in run.nodes.items()},
+        measured_ns=(
+            {v: node.time_ns for v, node in run.nodes.items()}
+            if options.costs == "measured"
+            else None
+        ),
+        allow_recompute=options.allow_ops,
+        kept_single=kept_single(released.model),
+    )
+    return Subject(feed, released, run, types, imported)
+
+
+def measured_types(model: onnx.ModelProto, run: RunProfile) -> dict[str, ValueType]:
+    """The types of the values that a profiled run of `model` made, by name."""
+    return {
+        name: made
+        for v, node in run.nodes.items()
+        for name, made in zip(model.graph.node[v].output, node.outputs, strict=True)
+        if name and made is not None
+    }
+
+
+def prepare_planner(progress: ProgressReport) -> None:
+    """Compile the search if this machine has not done so yet, and load it, so that no time limit
+    pays for it."""
+    if not compiled_kernels_cached():
+        where = kernels_kept_where() or "once on this machine"
+        progress(f"{COMPILING} (about 30 s), {where}")
+        compile_kernels()
+    load_kernels()

@@ -1,0 +1,1 @@
+"""The machine around a run: temporary files, signals, compiled kernels."""

@@ -1,0 +1,177 @@
+"""ONNX Runtime with default session options: nothing is asked of whoever opens the file."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+import onnx
+
+from onnxremat.core.problem import Plan
+from onnxremat.core.units import format_bytes
+from onnxremat.options import Options
+from onnxremat.ort.emulation.predict import BOOKKEEPING_NODE_BYTES, Prediction, predict
+from onnxremat.ort.emulation.rules import STOCK_RULES
+from onnxremat.ort.measuring.compare import Rounding, rounding
+from onnxremat.ort.measuring.measure import in_memory, run_outputs
+from onnxremat.ort.recipe import STOCK, ExecutionOrder, OptimizationLevel
+from onnxremat.stages import ProgressReport, silent
+from onnxremat.subject import Subject
+from onnxremat.targets.stock_trial import LONGEST_TIME_RATIO, StockResult, StockTrial
+from onnxremat.targets.target import (
+    Forecast,
+    Made,
+    Target,
+    TargetReport,
+    expected_profile,
+    write_plan,
+)
+from onnxremat.verification import (
+    WITH_DEFAULTS,
+    WITHOUT_OPTIMIZATIONS,
+    Verification,
+    resident_peak,
+)
+from onnxremat_rewriters.recompute import Rewritten
+
+if TYPE_CHECKING:
+    from onnxremat.commands.rewrite import RewriteResult
+
+_WARM_PERCENTS = (0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 30)
+
+
+@dataclass(frozen=True)
+class StockTarget(Target):
+    """Limits the resident peak: the most that any run adds to what the loaded session holds.
+
+    Nothing is proved here: default options fuse ops, so that bounds of single ops do not hold.
+    """
+
+    rules = STOCK_RULES
+    bound_rules = None
+    node_bytes = BOOKKEEPING_NODE_BYTES
+    tolerance = 0.12
+
+    trial: StockTrial
+
+    @classmethod
+    def of(cls, subject: Subject, options: Options, progress: ProgressReport = silent) -> Self:
+        """The original is measured with default options."""
+        feed = subject.feed
+        trial = StockTrial(
+            feed.loaded.model,
+            feed.loaded.base_dir,
+            feed.inputs,
+            threads=options.threads,
+            progress=progress,
+        )
+        peak = resident_peak(trial.before)
+        return cls(options, progress, STOCK.with_threads(options.threads), peak, peak, trial)
+
+    def forecast(self, subject: Subject, plan: Plan) -> Forecast:
+        """By the emulation of the arena, for the two variants that hide all shapes: no size is
+        provable there, so that every value has a buffer of its own; there is no memory pattern."""
+        self.progress("predicting the plan")
+        rewritten = write_plan(subject.imported, plan, ExecutionOrder.PRIORITY)
+        profile = expected_profile(subject, rewritten, ExecutionOrder.PRIORITY)
+        recipe = replace(self.recipe, optimization=OptimizationLevel.NONE, mem_pattern=False)
+
+        def expected(warm_bytes: int) -> Prediction:
+            return predict(
+                rewritten.model, profile, recipe, {}, order=profile.order, warm_bytes=warm_bytes
+            )
+
+        plain = expected(0)
+        warm = {size: expected(size).resident_bytes for size in _warm_sizes(plain)}
+        warm_bytes = min(warm, key=lambda size: warm[size])
+        resident = min(plain.resident_bytes, warm[warm_bytes])
+        return Forecast(plan, resident, rewritten, warm_bytes)
+
+    def make(self, subject: Subject, forecast: Forecast) -> Made:
+        """A plan that takes longer on purpose is not held against the variants."""
+        rewritten = forecast.rewritten
+        assert rewritten is not None
+        result = self.trial.rewrite(
+            rewritten.model,
+            LONGEST_TIME_RATIO * (1 + forecast.plan.extra_time),
+            warm_bytes=forecast.warm_bytes,
+            reference=None if subject.exact else subject.released.model,
+        )
+        if result.chosen is None:
+            nodes = result.model.graph.node
+            rewritten = Rewritten(result.model, tuple(range(len(nodes))), 0)
+        return Made(
+            rewritten, result.model, resident_peak(result.memory), forecast.expected_bytes,
+            details=result,
+        )  # fmt: skip
+
+    def verify(self, subject: Subject, made: Made, final: onnx.ModelProto) -> Verification:
+        """What the trial found already: it takes nothing that is not exact and in order."""
+        result = made.details
+        assert isinstance(result, StockResult)
+        chosen = result.chosen
+        seconds: tuple[float | None, ...] = (None, None)
+        ratio = None
+        if chosen is not None and chosen.times is not None:
+            seconds, ratio = chosen.times.median_seconds, chosen.times.ratios[1]
+        return Verification(
+            different_outputs=(),
+            deterministic=True,
+            order_as_planned=True,
+            original=self.original,
+            rewritten=made.measured,
+            original_seconds=seconds[0],
+            rewritten_seconds=seconds[-1],
+            time_ratio=ratio,
+            compared_with=_compared_with(result),
+            rounding=None if subject.exact else self._rounding(subject, final),
+        )
+
+    def _rounding(self, subject: Subject, final: onnx.ModelProto) -> Rounding:
+        feed = subject.feed
+        source = in_memory(final, feed.loaded.base_dir)
+        return rounding(
+            run_outputs(feed.source(), feed.inputs, self.recipe),
+            run_outputs(source, feed.inputs, self.recipe),
+        )
+
+    @classmethod
+    def reports(cls, result: "RewriteResult") -> TargetReport:
+        """The runs apart, and what loading takes: a saving in one may be paid for in the other."""
+        stock = result.details
+        assert isinstance(stock, StockResult)
+        before, after = stock.original, stock.memory
+        variant = _unchanged(stock) if stock.chosen is None else str(stock.chosen.variant)
+        rows = (
+            ("first run", _both(before.first_bytes, after.first_bytes)),
+            ("later runs", _both(before.steady_bytes, after.steady_bytes)),
+            ("loading", _both(before.loaded_bytes, after.loaded_bytes)),
+            ("variant", variant),
+            ("planned", f"{format_bytes(result.plan.peak_bytes)} of buffers and workspace"),
+        )
+        opened = "onnxruntime.InferenceSession, nothing to be set"
+        return TargetReport(opened, rows, planned=stock.chosen is not None)
+
+
+def _both(before: int, after: int) -> str:
+    return f"{format_bytes(before)} original, {format_bytes(after)} rewritten"
+
+
+def _unchanged(stock: StockResult) -> str:
+    """Why: what was wrong with the variant that takes least in its runs."""
+    tried = [c for c in stock.candidates if c.memory is not None]
+    if not tried:
+        return "unchanged: no variant could be made"
+    best = min(tried, key=lambda c: max(c.memory.run_peaks_bytes) if c.memory else 0)
+    peak = max(best.memory.run_peaks_bytes) if best.memory else 0
+    return f"unchanged: the best, {best.variant}, takes {format_bytes(peak)}, but {best.reason}"
+
+
+def _warm_sizes(plain: Prediction) -> list[int]:
+    """Sizes of the warm block worth trying. In one region as large as what is held at once the
+    arena may still not find room for everything, for it leaves gaps: a little more may be less."""
+    return [plain.first.live_bytes * (100 + percent) // 100 for percent in _WARM_PERCENTS]
+
+
+def _compared_with(result: StockResult) -> str:
+    if result.chosen is None:
+        return "the original itself"
+    return WITHOUT_OPTIMIZATIONS if result.chosen.same_as_unoptimized else WITH_DEFAULTS
