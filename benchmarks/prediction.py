@@ -77,7 +77,7 @@ from onnxremat.subject import Feed, prepare, prepare_feed
 from onnxremat_rewriters.recompute import apply_schedule
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.stock import stock
-from tests.runtimes.build import random_model
+from tests.ort.build import random_model
 
 PLANS = {"unet_train_aot": 65, "xf_train_aot": 60}
 PLANNING_SECONDS = 5.0

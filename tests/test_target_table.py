@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from onnxremat.cli.app import options as cli_options
+from onnxremat.cli import options as cli_options
 from onnxremat.cli.report import as_json, rewrite_text
 from onnxremat.commands.rewrite import outputs, rewrite
 from onnxremat.core.errors import UsageError
@@ -15,8 +15,8 @@ from onnxremat.options import Options
 from onnxremat.subject import prepare
 from onnxremat.target_table import TARGETS
 from onnxremat.targets.target import Target
-from tests.test_rewrite import diamond
-from tests.toy_target import TOY, ToyTarget
+from tests.commands.test_rewrite import diamond
+from tests.targets.toy_target import TOY, ToyTarget
 
 ROOT = Path(__file__).parent.parent
 

@@ -67,9 +67,9 @@ def auto(problem: Problem, limits: Limits) -> Plan:
     improves others.
 
     Parts on both sides of a cut are not planned alone: the whole may make the value that crosses
-    again, which the part behind cannot (tests/planners/test_blocks.py has an example). That would
-    be exact where the part behind repeats no more than making that value costs; graphs with
-    gradients have no such cut.
+    again, which the part behind cannot (tests/planners/search/test_repeated_blocks.py has an
+    example). That would be exact where the part behind repeats no more than making that value
+    costs; graphs with gradients have no such cut.
     """
     started = time.monotonic()
     plan = given_order(problem, limits)

@@ -22,7 +22,7 @@ from onnxremat.ort.measuring.measure import in_memory
 from onnxremat.ort.measuring.profile import profile_run
 from onnxremat.ort.measuring.provable import provable_types
 from onnxremat.ort.recipe import RECIPE, STOCK
-from tests.runtimes.build import BOOL, FLOAT, SHAPE, TENSOR_BYTES, model, node, value
+from tests.ort.build import BOOL, FLOAT, SHAPE, TENSOR_BYTES, model, node, value
 
 SQUARE = (256, 256)
 SQUARE_BYTES = 4 * 256 * 256

@@ -15,8 +15,8 @@ from onnxremat.ort.measuring.inputs import make_inputs
 from onnxremat.ort.measuring.measure import in_memory, measure_activation, run_outputs
 from onnxremat.ort.recipe import STOCK, OptimizationLevel
 from onnxremat_rewriters.stock import stock
-from tests.runtimes.build import FLOAT, INT64, model, node, value
-from tests.runtimes.test_optimize import residual
+from tests.ort.build import FLOAT, INT64, model, node, value
+from tests.ort.test_optimize import residual
 
 pytest.importorskip("memray", reason="the heap is counted by memray")
 

@@ -17,9 +17,9 @@ from onnxremat.core.memory import PAPER_RULES, profile
 from onnxremat.core.problem import Limits, PlanStatus, Problem, Progress
 from onnxremat.core.schedule import Schedule, ScheduleError, check, given_order
 from onnxremat.planners.moccasin import is_exact, lowest_peak, moccasin, solve
+from tests.core.test_bounds import every_schedule
 from tests.graphs import chain as chain_of
 from tests.graphs import graphs, memory_rules
-from tests.test_bounds import every_schedule
 
 LIMITS = Limits(seconds=20)
 

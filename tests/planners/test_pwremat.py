@@ -32,7 +32,7 @@ from onnxremat.planners.pwremat import path_schedule, pwremat, spined_paths
 from tests.graphs import chain
 from tests.models.sizes import tiny
 from tests.planners.guarantees import LIGHT, check_path_schedule, imported_graph, random_graph
-from tests.planners.test_certificates import certify, problems
+from tests.planners.retention.test_windows import certify, problems
 from tests.planners.test_twremat import ONE_MOVE, backward, figure_1
 
 

@@ -23,7 +23,7 @@ from tests.planners.guarantees import (
     imported_graph,
     random_graph,
 )
-from tests.planners.test_certificates import certify, problems
+from tests.planners.retention.test_windows import certify, problems
 
 ONE_MOVE = Limits(seconds=20, iterations=1)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from onnxremat.importer.execution_order import default_order
 from onnxremat.importer.nodes import is_constant, reads
 from onnxremat_rewriters.embed import embed_order
-from tests.runtimes.build import model, node, random_model, value
+from tests.ort.build import model, node, random_model, value
 
 
 def arranged(graph: onnx.ModelProto, order: list[int]) -> onnx.ModelProto:

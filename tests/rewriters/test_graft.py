@@ -7,7 +7,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxremat_rewriters.graft import INSERTED_CAST, graft, labelled
-from tests.runtimes.build import BOOL, FLOAT, model, node, value
+from tests.ort.build import BOOL, FLOAT, model, node, value
 
 HALF = TensorProto.FLOAT16
 

@@ -23,7 +23,7 @@ from onnxremat.ort.recipe import STOCK
 from onnxremat.targets.stock_trial import StockTrial, Variant
 from onnxremat_rewriters.recompute import MARK
 from onnxremat_rewriters.stock import STOCK_KEY, Edges, StockModel, is_stock, planned_graph, stock
-from tests.runtimes.build import random_model
+from tests.ort.build import random_model
 
 Array = np.ndarray[Any, Any]
 PARTS = [dict(zip(("hide", "chain", "wrap"), p, strict=True)) for p in itertools.product((True, False), repeat=3)]  # fmt: skip

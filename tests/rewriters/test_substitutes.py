@@ -21,7 +21,7 @@ from onnxremat_rewriters.substitutes import (
     substitute,
 )
 from onnxremat_rewriters.substitutes.conv_transpose import turn_filters
-from tests.runtimes.build import node, value
+from tests.ort.build import node, value
 
 Array = NDArray[Any]
 TRIALS = 25
