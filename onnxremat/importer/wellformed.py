@@ -5,7 +5,6 @@ nested as deep as a file can nest them, functions come to an end. A file that br
 is refused here, in words; the runtime would refuse it, too, or do something else than was meant.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 
 from onnx import (
@@ -24,7 +23,7 @@ from onnxremat.core.units import LARGEST_SIZE
 from onnxremat.importer.calls import all_graphs, check_calls
 from onnxremat.importer.nodes import subgraphs
 from onnxremat.importer.sorting import describe
-from onnxremat.importer.values import dtype_name
+from onnxremat.importer.values import dtype_name, tensor_type
 
 _LARGEST_VERSION = 2**31 - 1
 _ATTRIBUTE_TYPES = frozenset(AttributeProto.AttributeType.values()) - {AttributeProto.UNDEFINED}
@@ -33,8 +32,8 @@ _SHOWN = 60
 _NUMBERS = (
     "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data",
 )  # fmt: skip
-_ELEMENTS_A_BYTE, _ELEMENTS_A_NUMBER = 4, 4
-"""At most: the smallest elements have two bits, and some share a number or a byte."""
+_ELEMENTS_A_NUMBER = 4
+"""At most: the smallest elements have two bits, and share the last byte of a number."""
 
 
 def check_well_formed(model: ModelProto) -> None:
@@ -144,14 +143,17 @@ def _check_tensor(tensor: TensorProto, what: str) -> None:
 
 
 def _check_data(tensor: TensorProto, label: str) -> None:
-    """A tensor that declares far more than it holds: the runtime's shape inference makes room for
-    all of it (at least twice) before it says so."""
-    count = math.prod(tensor.dims)
-    held = _ELEMENTS_A_BYTE * len(tensor.raw_data) if tensor.HasField("raw_data") else 0
-    held += _ELEMENTS_A_NUMBER * sum(len(getattr(tensor, name)) for name in _NUMBERS)
-    if count > held:
+    """A tensor that does not hold what it declares: the runtime's shape inference makes room for
+    all of it (at least twice) before it says so, and does not look at what nobody reads."""
+    kind, held = tensor_type(tensor), len(tensor.raw_data)
+    if held and kind.has_size:
+        fits = held == kind.nbytes
+    else:
+        numbers = sum(len(getattr(tensor, name)) for name in _NUMBERS)
+        fits = kind.elements <= _ELEMENTS_A_NUMBER * numbers
+    if not fits:
         shown = printable(str(list(tensor.dims)), _SHOWN)
-        raise ModelError(f"{label} has shape {shown}, but less data than that")
+        raise ModelError(f"{label} has shape {shown}, but not the data of that")
 
 
 def _check_position(key: str, value: str, label: str) -> None:

@@ -117,11 +117,15 @@ BROKEN: dict[str, tuple[ModelProto, str]] = {
     ),
     "less data than the shape": (
         changed(lambda m: m.graph.initializer[0].dims.__setitem__(0, 2**31 - 1)),
-        "initializer 'w' has shape [2147483647], but less data than that",
+        "initializer 'w' has shape [2147483647], but not the data of that",
+    ),
+    "bytes beside numbers": (
+        changed(lambda m: setattr(m.graph.initializer[0], "raw_data", b"abc")),
+        "but not the data of that",
     ),
     "no data": (
         changed(lambda m: m.graph.initializer[0].ClearField("raw_data")),
-        "but less data than that",
+        "but not the data of that",
     ),
     "negative size": (changed(lambda m: m.graph.initializer[0].dims.append(-1)), "negative size"),
     "offset": (changed(external("offset", "many")), "the offset of its external data is 'many'"),

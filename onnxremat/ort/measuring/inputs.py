@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.core.text import printable
-from onnxremat.core.units import format_bytes
+from onnxremat.core.units import LARGEST_SIZE, format_bytes
 from onnxremat.ort.child.machine import memory_bytes
 from onnxremat.ort.child.wire import Array, is_foreign
 from onnxremat.ort.measuring.feeds import read_feeds
@@ -93,16 +93,23 @@ def _require_room(specs: Iterable[InputSpec], shapes: Mapping[str, tuple[int, ..
                 f"input {spec.name!r} has {len(shape)} dimensions; values of at most "
                 f"{_MOST_DIMENSIONS} can be made"
             )
+        if 0 in shape and prod(size or 1 for size in shape) * _MAKING_BYTES > LARGEST_SIZE:
+            raise ModelError(
+                f"input {spec.name!r} has shape {_shown(shape)}: there is no such array"
+            )
         text = spec.elem_type == TensorProto.STRING
         needed = prod(shape) * (_MAKING_TEXT_BYTES if text else _MAKING_BYTES)
         room -= needed
         if room < 0:
             declared = all(isinstance(dim, int) for dim in spec.dims)
-            shown = printable(str(list(shape)), _SHOWN)
             raise (ModelError if declared else UsageError)(
-                f"input {spec.name!r} of shape {shown} takes more memory than this machine's "
-                f"{format_bytes(memory_bytes())}"
+                f"input {spec.name!r} of shape {_shown(shape)} takes more memory than this "
+                f"machine's {format_bytes(memory_bytes())}"
             )
+
+
+def _shown(shape: Iterable[int]) -> str:
+    return printable(str(list(shape)), _SHOWN)
 
 
 def load_inputs(

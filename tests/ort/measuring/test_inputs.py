@@ -234,3 +234,8 @@ def test_what_may_never_end_is_no_file_of_inputs(tmp_path: Path) -> None:
             load_inputs(path, batched())
     with pytest.raises(UsageError, match="cannot read inputs"):
         load_inputs(tmp_path / ("a" * 6000), batched())
+
+
+def test_an_empty_array_that_numpy_cannot_make_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"input 'x' has shape .*: there is no such array"):
+        make_inputs(model([], [value("x", FLOAT, [0, 2**63 - 1, 4])], []))
