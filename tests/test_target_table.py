@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from onnxremat.cli import options as cli_options
+from onnxremat.cli import arguments
 from onnxremat.cli.report import as_json, rewrite_text
 from onnxremat.commands.rewrite import outputs, rewrite
 from onnxremat.core.errors import UsageError
@@ -43,8 +43,7 @@ def test_the_readme_has_the_table(name: str) -> None:
 
 def test_the_command_line_names_every_target() -> None:
     limit, session, runtime = (
-        get_args(one)[1].help
-        for one in (cli_options.Limit, cli_options.Session, cli_options.Runtime)
+        get_args(one)[1].help for one in (arguments.Limit, arguments.Session, arguments.Runtime)
     )
     for info in TARGETS.values():
         assert f"{info.short_figure} with {info.option}" in limit
