@@ -104,9 +104,9 @@ PLANNERS: Mapping[str, PlannerInfo] = {
             source="Beaumont 2024",
             summary="training graphs as chains: C_MP and C_FL, searched for the real peak",
             guarantee=(
-                "the fastest persistent schedule of the chain model, up to 30 stages the fastest "
-                "weakly persistent one; sizes rounded up to slots, and the model is coarser than "
-                "the graph"
+                "the fastest schedule of the chain model that is persistent (C_MP), up to 30 "
+                "stages also of those with a floating value (C_FL); sizes are rounded up to "
+                "slots, and the model is coarser than the graph"
             ),
             complexity=(
                 "O(stages^3 x slots), for short chains O(stages^4 x slots), and O(steps + reads) "
