@@ -50,7 +50,7 @@ from onnxremat.planners.chains.chain_dp import (
     persistent_sequence,
 )
 from onnxremat.planners.chains.chain_model import chain_of, simulate
-from onnxremat.planners.chains.stages import canonical_schedule
+from onnxremat.planners.chains.chain_stages import canonical_schedule
 from onnxremat.planners.chains.strategies import (
     Family,
     ForwardGraph,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 from rich.console import Console
 
-from onnxremat.cli import options as option
+from onnxremat.cli import arguments as option
 from onnxremat.cli.progress_line import ProgressLine
 from onnxremat.core.errors import (
     Interrupted,

@@ -4,6 +4,18 @@ Terms. A *tensor* is a value with a known number of bytes. An *op* is one node t
 computes: view ops (Reshape, Squeeze, ...) own no bytes and are resolved away by the importer, and
 ops on weights alone are weights. Integers index `Graph.tensors` and `Graph.ops`; names are for
 people. Nothing here knows protobuf, and every value is frozen and checked when it is made.
+
+>>> x = Tensor("x", (10,), "float", 40, TensorKind.INPUT)
+>>> a, b = Tensor("a", (10,), "float", 40), Tensor("b", (10,), "float", 40)
+>>> ops = (Op("first", "Exp", (0,), (1,)), Op("second", "Add", (0, 1), (2,), cost=3))
+>>> graph = Graph((x, a, b), ops, inputs=(0,), outputs=(2,))
+>>> graph.producer, graph.readers
+((-1, 0, 1), ((0, 1), (1,), ()))
+>>> graph.predecessors(1), graph.total_cost()
+((0,), 4)
+>>> Graph((x, a, b), ops[::-1], inputs=(0,), outputs=(2,))
+Traceback (most recent call last):
+ValueError: op 'second' reads 'a' before it is made
 """
 
 from collections.abc import Sequence

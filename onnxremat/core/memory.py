@@ -9,6 +9,26 @@ including the step of its last reader: `[made, last + 1)`. While an op runs its 
 and workspace are held, beside everything live across the step. The last instance of a graph
 output is held to the end. `MemoryRules` says where a runtime differs; each rule is additive, so
 that a search can update a peak incrementally.
+
+A value of 100 bytes that is read at once and at the end, and wide ones between:
+
+>>> from onnxremat.core.graph import Op
+>>> sizes = {"early": 100, "wide": 300, "narrow": 50, "last": 20}
+>>> tensors = tuple(Tensor(name, (size,), "uint8", size) for name, size in sizes.items())
+>>> reads = ((), (0,), (1,), (0, 2))
+>>> ops = tuple(Op(f"op{v}", "Op", read, (v,)) for v, read in enumerate(reads))
+>>> graph = Graph(tensors, ops, inputs=(), outputs=(3,))
+>>> profile(graph, Schedule((0, 1, 2, 3)), MemoryRules())
+MemoryProfile(live_bytes=(100, 400, 450, 170), peak_bytes=450, peak_step=2)
+
+Made again before its last reader, it is not held across the peak:
+
+>>> profile(graph, Schedule((0, 1, 2, 0, 3)), MemoryRules())
+MemoryProfile(live_bytes=(100, 400, 350, 150, 170), peak_bytes=400, peak_step=1)
+>>> profile(graph, Schedule((0, 1, 2, 3)), MemoryRules(alignment_bytes=64)).peak_bytes
+512
+>>> [buffer.nbytes for buffer in live_at(graph, Schedule((0, 1, 2, 3)), MemoryRules(), 2)]
+[300, 100, 50]
 """
 
 from collections.abc import Iterator, Mapping

@@ -2,6 +2,25 @@
 
 A planner is a plain function `(Problem, Limits) -> Plan`. It returns a status and never raises
 because a limit cannot be met; turning a status into an error is the business of `rewrite`.
+
+>>> from onnxremat.core.graph import Op, Tensor
+>>> tensors = tuple(Tensor(name, (25,), "float", 100) for name in "abc")
+>>> ops = tuple(Op(f"op{v}", "Op", (v - 1,) if v else (), (v,), cost=5) for v in range(3))
+>>> problem = Problem(Graph(tensors, ops, (), (2,)), MemoryRules(), budget_bytes=250)
+>>> plan = make_plan(problem, Schedule((0, 1, 2)), "by hand", peak_bound_bytes=200)
+>>> plan.peak_bytes, plan.time_cost, plan.extra_time, plan.status.value
+(200, 15, 0.0, 'optimal')
+>>> plan.meets(250), plan.meets(150)
+(True, False)
+
+Optimal, for no schedule takes less than one pass. What is above the budget is impossible if the
+bound is, too, and else unknown:
+
+>>> tight = Problem(problem.graph, MemoryRules(), budget_bytes=150)
+>>> make_plan(tight, plan.schedule, "by hand", peak_bound_bytes=200).status.value
+'infeasible'
+>>> make_plan(tight, plan.schedule, "by hand", peak_bound_bytes=100).status.value
+'unknown'
 """
 
 from collections.abc import Callable

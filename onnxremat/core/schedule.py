@@ -3,6 +3,29 @@
 When tensors are freed is never stored: it follows from the sequence. Executing an op makes a
 fresh *instance* of each of its outputs, and a reader reads the most recent instance of a tensor
 (Kumar et al. 2019, section 2.1). `check` knows nothing about how a schedule was found.
+
+Three ops, each of 8 bytes; the last one reads what both others make:
+
+>>> from onnxremat.core.graph import Op, Tensor
+>>> tensors = tuple(Tensor(name, (2,), "float", 8) for name in "abc")
+>>> ops = (Op("A", "Op", (), (0,)), Op("B", "Op", (0,), (1,)), Op("C", "Op", (0, 1), (2,)))
+>>> graph = Graph(tensors, ops, inputs=(), outputs=(2,))
+>>> given_order(graph)
+Schedule(steps=(0, 1, 2))
+
+A again before C, so that its first instance is held for B alone:
+
+>>> again = Schedule((0, 1, 0, 2))
+>>> check(graph, again)
+>>> again.recomputations(), again.cost(graph)
+(1, 4)
+>>> [(one.tensor, one.step, one.last_read, one.pinned) for one in instances(graph, again)]
+[(0, 0, 1, False), (1, 1, 3, False), (0, 2, 3, False), (2, 3, -1, True)]
+>>> check(graph, Schedule((0, 2, 1)))
+Traceback (most recent call last):
+onnxremat.core.schedule.ScheduleError: step 1: 'C' reads 'b' before it is made
+>>> without_unread(graph, Schedule((0, 1, 2, 0)))
+Schedule(steps=(0, 1, 2))
 """
 
 from collections.abc import Iterator

@@ -43,7 +43,11 @@ class MemoryLimit:
 
 
 def parse_bytes(text: str, option: str) -> int:
-    """Bytes in `4MB`, `4MiB`, `4096` and the like. Raises UsageError, naming `option`."""
+    """Bytes in `4MB`, `4MiB`, `4096` and the like. Raises UsageError, naming `option`.
+
+    >>> parse_bytes("4MB", "--mem"), parse_bytes("4MiB", "--mem"), parse_bytes("1.5 kB", "--mem")
+    (4000000, 4194304, 1500)
+    """
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2].upper() not in _UNITS:
         raise UsageError(
@@ -59,7 +63,15 @@ def parse_bytes(text: str, option: str) -> int:
 
 
 def parse_limit(text: str | int, option: str = "--mem") -> MemoryLimit:
-    """A limit as `4MB`, `60%` or `min`, or bytes as an integer. Raises UsageError."""
+    """A limit as `4MB`, `60%` or `min`, or bytes as an integer. Raises UsageError.
+
+    >>> parse_limit("60%").resolve(own_peak_bytes=1001)
+    600
+    >>> parse_limit("4MB").resolve(own_peak_bytes=1001)
+    4000000
+    >>> parse_limit("min").smallest
+    True
+    """
     written = str(text).strip()
     if written.lower() == "min":
         return MemoryLimit(written)
@@ -79,7 +91,11 @@ def parse_limit(text: str | int, option: str = "--mem") -> MemoryLimit:
 
 
 def format_bytes(nbytes: int) -> str:
-    """`nbytes` for people, in powers of ten: `51.75 MB`."""
+    """`nbytes` for people, in powers of ten.
+
+    >>> format_bytes(51_749_000), format_bytes(230_100), format_bytes(999)
+    ('51.75 MB', '230.1 kB', '999 B')
+    """
     if nbytes < 1000:
         return f"{nbytes} B"
     for unit, scale in (("kB", 10**3), ("MB", 10**6), ("GB", 10**9)):
@@ -90,7 +106,11 @@ def format_bytes(nbytes: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration for people: `842 us`, `12.3 ms`, `1.50 s`."""
+    """A duration for people.
+
+    >>> format_seconds(0.000842), format_seconds(0.0123), format_seconds(1.5)
+    ('842 us', '12.3 ms', '1.50 s')
+    """
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} us"
     if seconds < 1:

@@ -58,7 +58,7 @@ from onnxremat.tiling import (
     tiled_subject,
     uncut_bound,
 )
-from onnxremat_rewriters.substitutes import EXACT, ROUNDING, Substitution
+from onnxremat_rewriters.substitutes import substitutions
 
 TILING_TARGETS = (1.0, 0.95, 0.88, None)
 """Shares of the limit that tiles are chosen for in turn: the runtime may take more than predicted.
@@ -408,12 +408,12 @@ def substituted(
     if budget is None:
         graph = subject.imported.graph
         budget = max(peak_bound(graph, rules).nbytes, LEAST_REPLACED_BYTES) - 1
-    chosen: list[tuple[tuple[Substitution, ...], int]] = [(EXACT, budget + 1)]
+    chosen = [(substitutions(exact=True), budget + 1)]
     if options.allow_rounding:
-        chosen.append((ROUNDING, budget // 2))
-    for substitutions, threshold in chosen:
+        chosen.append((substitutions(exact=False), budget // 2))
+    for allowed, threshold in chosen:
         progress("looking for kernels that others can replace")
-        subject = with_substitutes(subject, options, substitutions, threshold, rules)
+        subject = with_substitutes(subject, options, allowed, threshold, rules)
     return subject
 
 

@@ -27,7 +27,7 @@ from onnxremat.core.problem import Limits, Plan, Problem
 from onnxremat.core.training import Stages, TrainingSplit
 from onnxremat.planners.chains.chain_dp import SLOTS, FloatingTable, PersistentTable
 from onnxremat.planners.chains.chain_model import Chain, ChainStep, Operation, Operations, simulate
-from onnxremat.planners.chains.stages import (
+from onnxremat.planners.chains.chain_stages import (
     Chooser,
     chain_of_stages,
     chains,

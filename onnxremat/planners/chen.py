@@ -14,7 +14,7 @@ from itertools import pairwise
 from onnxremat.core.problem import Limits, Plan, Problem
 from onnxremat.core.training import TrainingSplit
 from onnxremat.planners.chains.chain_model import ChainStep, Operation, Operations
-from onnxremat.planners.chains.stages import Chooser, halving, plan_training, show_all
+from onnxremat.planners.chains.chain_stages import Chooser, halving, plan_training, show_all
 
 MOST_STAGES = 500
 

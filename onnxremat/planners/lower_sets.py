@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from onnxremat.core.problem import Limits, Plan, Problem
 from onnxremat.core.training import TrainingSplit, forward_order, stages_of
-from onnxremat.planners.chains.stages import (
+from onnxremat.planners.chains.chain_stages import (
     NOTHING_TRIED,
     Chooser,
     canonical_schedule,

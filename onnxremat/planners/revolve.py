@@ -13,7 +13,7 @@ from math import comb
 from onnxremat.core.problem import Limits, Plan, Problem
 from onnxremat.core.training import TrainingSplit
 from onnxremat.planners.chains.chain_model import ChainStep, Operation, Operations
-from onnxremat.planners.chains.stages import Chooser, halving, plan_training, show_all
+from onnxremat.planners.chains.chain_stages import Chooser, halving, plan_training, show_all
 
 MOST_STAGES = 200
 """Longer chains are merged: few snapshots make sequences of O(stages ** 2) operations."""

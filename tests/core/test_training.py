@@ -16,7 +16,7 @@ from onnxremat.core.training import (
 from onnxremat.importer import bind_dimensions, from_proto, import_model, infer_types
 from onnxremat.planners.chain import store_all
 from onnxremat.planners.chains.chain_model import simulate
-from onnxremat.planners.chains.stages import chain_of_stages, schedule_of
+from onnxremat.planners.chains.chain_stages import chain_of_stages, schedule_of
 from tests.models.sizes import tiny
 from tests.training_graphs import Net, training_net
 

@@ -14,7 +14,7 @@ from onnxremat.core.schedule import check, given_order
 from onnxremat.core.training import cut, split_training
 from onnxremat.planners.chain import chain, store_all
 from onnxremat.planners.chains.chain_model import ChainStep, chain_of, simulate
-from onnxremat.planners.chains.stages import halving, schedule_of, with_early_masks
+from onnxremat.planners.chains.chain_stages import halving, schedule_of, with_early_masks
 from onnxremat.planners.chen import chen, chen_sqrt, segments
 from onnxremat.planners.lower_sets import lower_sets
 from onnxremat.planners.revolve import forward_steps, reversal, revolve

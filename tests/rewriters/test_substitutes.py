@@ -14,17 +14,18 @@ from onnxremat.ort.library import ort
 from onnxremat.ort.measuring.measure import in_memory, measure_activation
 from onnxremat.ort.recipe import RECIPE, session_options
 from onnxremat_rewriters.substitutes import (
-    EXACT,
     SUBSTITUTIONS,
     Substituted,
     apply_substitutions,
     substitute,
+    substitutions,
 )
 from onnxremat_rewriters.substitutes.conv_transpose import turn_filters
 from tests.ort.build import node, value
 
 Array = NDArray[Any]
 TRIALS = 25
+ALL = tuple(SUBSTITUTIONS.values())
 TOLERANCE = 1e-5
 """Relative to the largest element: another order of at most a few thousand additions."""
 
@@ -80,7 +81,7 @@ def replace(proto: onnx.ModelProto, types: Mapping[str, ValueType]) -> Substitut
     """Replace every node, roundings allowed. The argument must not change."""
     before = proto.SerializeToString()
     nodes = range(len(proto.graph.node))
-    result = apply_substitutions(proto, nodes, types, SUBSTITUTIONS)
+    result = apply_substitutions(proto, nodes, types, ALL)
     assert proto.SerializeToString() == before
     onnx.checker.check_model(result.model, full_check=True)
     assert len(result.origin) == len(result.model.graph.node)
@@ -197,12 +198,12 @@ def test_filters_that_several_nodes_share_are_turned_once_and_old_files_stay_val
     types["a"] = types["y"]
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
-    result = apply_substitutions(proto, {0, 1}, types, SUBSTITUTIONS)
+    result = apply_substitutions(proto, {0, 1}, types, ALL)
     assert len(result.replaced) == 2
     assert len(result.model.graph.initializer) == 1
     proto.ir_version = 3
     proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 4, 3, 3]))
-    old = apply_substitutions(proto, {0, 1}, types, SUBSTITUTIONS)
+    old = apply_substitutions(proto, {0, 1}, types, ALL)
     assert {v.name for v in old.model.graph.input} >= {t.name for t in old.model.graph.initializer}
 
 
@@ -296,9 +297,7 @@ def test_less_memory_is_taken_behind_producers(name: str) -> None:
         v.name = f"in_{v.name}"
     del proto.graph.node[:]
     proto.graph.node.extend([*producers, made])
-    result = substitute(
-        proto, {len(producers): 1}, types, substitutions=SUBSTITUTIONS, threshold_bytes=1
-    )
+    result = substitute(proto, {len(producers): 1}, types, substitutions=ALL, threshold_bytes=1)
     assert result.changed
     assert result.origin == (
         *range(len(producers)),
@@ -316,11 +315,13 @@ def test_less_memory_is_taken_behind_producers(name: str) -> None:
 def test_only_what_is_allowed_and_large_enough_is_replaced() -> None:
     rng = np.random.default_rng(3)
     proto, types = build(conv_transpose(rng, stored=True))
-    exact = substitute(proto, {0: 1000}, types, substitutions=EXACT, threshold_bytes=1)
+    exact = substitute(
+        proto, {0: 1000}, types, substitutions=substitutions(exact=True), threshold_bytes=1
+    )
     assert (exact.changed, exact.refused, exact.model) == (False, (), proto)
-    small = substitute(proto, {0: 1000}, types, substitutions=SUBSTITUTIONS, threshold_bytes=1001)
+    small = substitute(proto, {0: 1000}, types, substitutions=ALL, threshold_bytes=1001)
     assert not small.changed
-    found = substitute(proto, {0: 1000}, types, substitutions=SUBSTITUTIONS, threshold_bytes=1000)
+    found = substitute(proto, {0: 1000}, types, substitutions=ALL, threshold_bytes=1000)
     assert [(r.node, r.op_type, r.substitution, r.exact) for r in found.replaced] == [
         (0, "ConvTranspose", "conv-of-transposed", False)
     ]
@@ -403,5 +404,5 @@ def test_filters_that_others_read_stay() -> None:
 
 
 def test_an_op_type_has_one_substitution() -> None:
-    ops = [op for one in SUBSTITUTIONS for op in one.op_types]
+    ops = [op for one in ALL for op in one.op_types]
     assert len(ops) == len(set(ops))

@@ -1,9 +1,10 @@
 """`substitute`: nodes whose kernels take much scratch, replaced by others that take less.
 
-    Substitution (one module each) -> SUBSTITUTIONS (the table) -> substitute
+    Substitution (one module each) -> SUBSTITUTIONS (a row each) -> substitute
 
 A substitution is exact if the result has the same bits; those that round differently are used only
 where the user allows it. None is worth it everywhere: the nodes are chosen by what they hold.
+Adding one is a module and a row in the table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,21 +25,25 @@ from onnxremat_rewriters.substitutes.site import KernelSite, NotSubstitutable, S
 from onnxremat_rewriters.substitutes.sliced import SLICED_WHERE
 from onnxremat_rewriters.substitutes.softmax import INNER_SOFTMAX
 
-SUBSTITUTIONS = (
-    INNER_SOFTMAX,
-    NARY_CHAIN,
-    EINSUM_MATMUL,
-    SLICED_WHERE,
-    CONV_OF_TRANSPOSED,
-)
-"""All of them. An op type stands in one only."""
+SUBSTITUTIONS: Mapping[str, Substitution] = {
+    one.name: one
+    for one in (
+        INNER_SOFTMAX,
+        NARY_CHAIN,
+        EINSUM_MATMUL,
+        SLICED_WHERE,
+        CONV_OF_TRANSPOSED,
+    )
+}
+"""All of them by name. An op type stands in one only."""
 
-EXACT = tuple(one for one in SUBSTITUTIONS if one.exact)
-ROUNDING = tuple(one for one in SUBSTITUTIONS if not one.exact)
+
+def substitutions(*, exact: bool) -> tuple[Substitution, ...]:
+    """Those that keep the bits, or those that round differently."""
+    return tuple(one for one in SUBSTITUTIONS.values() if one.exact == exact)
+
 
 __all__ = [
-    "EXACT",
-    "ROUNDING",
     "SUBSTITUTIONS",
     "KernelSite",
     "NotSubstitutable",
@@ -48,6 +53,7 @@ __all__ = [
     "Substitution",
     "apply_substitutions",
     "substitute",
+    "substitutions",
 ]
 
 

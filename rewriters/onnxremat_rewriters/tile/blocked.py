@@ -12,7 +12,7 @@ beside it: every tile has the bits of the whole.
 from collections.abc import Callable
 
 from onnxremat.importer.nodes import LAYOUT_DOMAIN
-from onnxremat_rewriters.tile import windows
+from onnxremat_rewriters.tile import sliding
 from onnxremat_rewriters.tile.boxes import Box, whole
 from onnxremat_rewriters.tile.resizing import Factor, border
 from onnxremat_rewriters.tile.view import CannotTile, Rule, Site, TileStep
@@ -107,8 +107,8 @@ def global_pool(site: Site) -> Rule:
 
 
 RULES: dict[str, Callable[[Site], Rule]] = {
-    "Conv": windows.conv,
-    **dict.fromkeys(("AveragePool", "MaxPool"), with_whole_channels(windows.pool)),
+    "Conv": sliding.conv,
+    **dict.fromkeys(("AveragePool", "MaxPool"), with_whole_channels(sliding.pool)),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), with_whole_channels(global_pool)),
     "ReorderInput": with_whole_channels(reorder_input),
     "ReorderOutput": reorder_output,

@@ -20,8 +20,8 @@ from onnxremat_rewriters.tile import (
     reshaping,
     resizing,
     shaping,
+    sliding,
     tails,
-    windows,
 )
 from onnxremat_rewriters.tile.exactness import Guard
 from onnxremat_rewriters.tile.view import CannotTile, Rule, Site
@@ -99,13 +99,13 @@ ROWS: Mapping[str, Row] = {
     "BatchNormalization": Row(pointwise.per_channel, ROUNDED_ONCE, FLOAT),
     **_rows(Row(pointwise.quantize, ROUNDED_ONCE), "DequantizeLinear QuantizeLinear"),
     # Windows.
-    "Conv": _guarded(windows.conv, exactness.conv),
-    **_rows(Row(windows.conv, INTEGERS), "ConvInteger QLinearConv"),
-    "ConvTranspose": _guarded(windows.conv_transpose, exactness.conv_transpose),
-    "MaxPool": Row(windows.pool, MOVED),
-    "AveragePool": _guarded(windows.pool, exactness.average),
-    "GlobalAveragePool": Row(windows.global_pool, WHOLE_LINES, FLOAT),
-    "GlobalMaxPool": Row(windows.global_pool, MOVED),
+    "Conv": _guarded(sliding.conv, exactness.conv),
+    **_rows(Row(sliding.conv, INTEGERS), "ConvInteger QLinearConv"),
+    "ConvTranspose": _guarded(sliding.conv_transpose, exactness.conv_transpose),
+    "MaxPool": Row(sliding.pool, MOVED),
+    "AveragePool": _guarded(sliding.pool, exactness.average),
+    "GlobalAveragePool": Row(sliding.global_pool, WHOLE_LINES, FLOAT),
+    "GlobalMaxPool": Row(sliding.global_pool, MOVED),
     # Ops that move elements.
     "Concat": Row(shaping.concat, MOVED),
     "DepthToSpace": Row(shaping.depth_to_space, MOVED),
@@ -153,7 +153,7 @@ ROWS: Mapping[str, Row] = {
     **_rows(_guarded(matrices.reduction, exactness.sum_over), "ReduceMean ReduceSum"),
     # What the runtime's optimizations make.
     **{blocked.PREFIX + op: Row(make, ALONE, FLOAT) for op, make in blocked.RULES.items()},
-    "FusedConv": _guarded(windows.conv, exactness.conv),
+    "FusedConv": _guarded(sliding.conv, exactness.conv),
     "FusedGemm": _guarded(matrices.gemm, exactness.product),
     "FusedMatMul": _guarded(matrices.fused_matmul, exactness.product),
     "BiasGelu": Row(pointwise.elementwise, ONE_FORMULA, FLOAT),

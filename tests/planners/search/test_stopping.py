@@ -99,7 +99,7 @@ def test_sequences_that_no_time_is_left_for_are_told(monkeypatch: pytest.MonkeyP
     limits = Limits(seconds=SECONDS, iterations=1000)
     whole = PLANNERS["revolve"].function(problem, limits)
     assert CUT_SHORT not in whole.scope
-    stages = import_module("onnxremat.planners.chains.stages")
+    stages = import_module("onnxremat.planners.chains.chain_stages")
     monkeypatch.setattr(stages, "MADE_AT_ONCE", 0)
     monkeypatch.setattr(stages, "MAKING", 1e12)
     plan = PLANNERS["revolve"].function(problem, limits)
@@ -109,7 +109,7 @@ def test_sequences_that_no_time_is_left_for_are_told(monkeypatch: pytest.MonkeyP
 
 def test_long_schedules_are_given_up_at_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problem_at(training_net(30), None)
-    monkeypatch.setattr(import_module("onnxremat.planners.chains.stages"), "MADE_AT_ONCE", 0)
+    monkeypatch.setattr(import_module("onnxremat.planners.chains.chain_stages"), "MADE_AT_ONCE", 0)
     for calls in (1, 2):  # Behind the first question: before and behind a check of the schedule.
         plan = stopped_plan("revolve", problem, calls)
         assert CUT_SHORT in plan.scope
