@@ -187,7 +187,7 @@ def run(case: Case, subject: Subject, options: Options, pairs: int) -> Line:
         subject,
         int(limit * (1 - MARGIN)),
         Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, THREADS, False),
-        seconds=options.time_limit,
+        Limits(options.time_limit),
     )
     seconds = time.perf_counter() - start
     model = planned(tiled_subject(subject, plan, options), limit, 10.0)

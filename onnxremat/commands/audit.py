@@ -184,7 +184,7 @@ def _smallest(subject: Subject, target: Target, order: Schedule, options: Option
         order = PLANNERS["reorder"].function(problem, limits).schedule
     base = ordered_subject(base, order, rules, options)
     tiling = Tiling(rules, target.node_bytes, options.exact_threads, options.allow_rounding)
-    return choose_regions(base, None, tiling, seconds=min(_TILING_SECONDS, options.time_limit))
+    return choose_regions(base, None, tiling, Limits(min(_TILING_SECONDS, options.time_limit)))
 
 
 def find_peak(graph: Graph, schedule: Schedule, rules: MemoryRules) -> Peak:

@@ -205,7 +205,7 @@ class _Runs:
             self.subject,
             budget,
             Tiling(self.problem.rules, RecipeTarget.node_bytes, threads, allow_rounding=False),
-            seconds=self.options.time_limit,
+            Limits(self.options.time_limit),
         )
         why = "" if tiling.regions or not tiling.reasons else tiling.reasons[0]
         return tiling.peak_bytes, tiling.extra_time, False, why if budget is None else ""

@@ -12,10 +12,10 @@ import onnx
 from onnxremat.commands.audit import Floor, Peak, estimated_nodes, find_floor, find_peak
 from onnxremat.commands.files import check_outputs, external_copies, write_files
 from onnxremat.core.attempt import Attempt
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import ModelError, UsageError
-from onnxremat.core.problem import Plan
+from onnxremat.core.problem import Limits, Plan
 from onnxremat.core.units import MemoryLimit, parse_limit
-from onnxremat.fitting.loop import PlanningTime
 from onnxremat.fitting.outcomes import Planned
 from onnxremat.fitting.strategy import Attempts, substituted
 from onnxremat.importer import declare_sizes, load
@@ -192,9 +192,9 @@ def _plan_and_verify(
     peak = find_peak(graph, own_schedule(whole.imported, mode), target.rules)
     prepare_planner(progress)
     started = time.perf_counter()
-    counted = options.iterations is not None
-    clock = (PlanningTime.counted if counted else PlanningTime)(options.time_limit)
-    planned = Attempts(target, options, budget, clock, progress, stop).best(whole)
+    limits = Limits(options.time_limit, options.iterations, options.seed, stop=stop)
+    deadline = Deadline.of_planning(limits)
+    planned = Attempts(target, options, budget, deadline, progress).best(whole)
     subject, made, plan = planned.subject, planned.made, planned.plan
     planning_seconds = time.perf_counter() - started
     final = _with_record(target.recipe, planned, budget, options)
@@ -235,7 +235,7 @@ def _plan_and_verify(
         plan_output=None,
         verification=verification,
         planning_seconds=planning_seconds,
-        stopped=stop is not None and stop(),
+        stopped=deadline.stopped(),
         estimated=estimated_nodes(whole),
         estimated_reason=whole.profile.estimated_reason,
         attempts=planned.attempts,

@@ -15,6 +15,9 @@ T = TypeVar("T")
 CUT_SHORT = "cut short by the limits"
 """For the scope of a plan: more would have been tried with more time, or without a stop."""
 
+COUNTED_SECONDS = 1e6
+"""What searches have whose iterations are limited: enough not to end them."""
+
 SPENT_SHARE = 0.99
 """Of the seconds: where more have passed, nothing could be done in the rest."""
 
@@ -155,6 +158,12 @@ class Deadline:
         """The same without the iterations: only time and the caller end it."""
         limits = replace(self.limits, seconds=self.left_seconds, iterations=None)
         return Deadline(limits, now=self.now)
+
+    def granting(self, seconds: float) -> Limits:
+        """Limits for a search that has so many of the seconds, or, where iterations are limited,
+        as many as those take."""
+        counted = self.limits.iterations is not None
+        return replace(self.limits, seconds=COUNTED_SECONDS if counted else seconds)
 
     def limited(self, share: float) -> Limits:
         """Limits for work of its own: a share of the seconds left, and of all iterations."""

@@ -9,6 +9,7 @@ import pytest
 
 from models import BUILDERS
 from onnxremat.core.memory import profile
+from onnxremat.core.problem import Limits
 from onnxremat.core.schedule import given_order
 from onnxremat.options import Options
 from onnxremat.ort.emulation.predict import BOOKKEEPING_BYTES, BOOKKEEPING_NODE_BYTES
@@ -81,7 +82,7 @@ def within(share: float, of: Subject) -> TilingPlan:
     graph = of.imported.graph
     budget = int(share * profile(graph, given_order(graph), RECIPE_RULES).peak_bytes)
     tiling = Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, 2, False)
-    plan = choose_regions(of, budget, tiling, seconds=30)
+    plan = choose_regions(of, budget, tiling, Limits(30))
     assert plan.regions and plan.meets(budget), plan.reasons
     return plan
 
