@@ -74,6 +74,13 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 }
 """Options of the builders that are not trained; training graphs have their own defaults."""
 
+DIMS: Mapping[str, Mapping[str, int]] = {
+    "gpt_cache": {"batch": 1, "sequence": 128, "past": 128},
+    "open_encoder": {"batch": 1, "sequence": 256},
+    "sam_encoder": {"batch": 1},
+}
+"""Sizes of dimensions that builders leave open."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -115,7 +122,7 @@ def cases(shared: Path | None, packages: Path | None, scratch: Path) -> Iterator
         return lambda: path if path.is_file() else None
 
     for name in BUILDERS:
-        yield Case(name, built(name), {})
+        yield Case(name, built(name), DIMS.get(name, {}))
     if shared is None:
         return
     for path in sorted((shared / "training").glob("*.onnx")):

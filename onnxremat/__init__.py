@@ -11,18 +11,18 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 _HOME = {
-    "Audit": "auditing",
-    "InfeasibleError": "errors",
-    "ModelError": "errors",
-    "NoPlanFoundError": "errors",
-    "OnnxrematError": "errors",
-    "Options": "prepare",
-    "RewriteResult": "rewriting",
-    "UsageError": "errors",
-    "VerificationError": "errors",
-    "audit": "auditing",
-    "open_session": "runtimes.session",
-    "rewrite": "rewriting",
+    "Audit": "commands.audit",
+    "InfeasibleError": "core.errors",
+    "ModelError": "core.errors",
+    "NoPlanFoundError": "core.errors",
+    "OnnxrematError": "core.errors",
+    "Options": "options",
+    "RewriteResult": "commands.rewrite",
+    "UsageError": "core.errors",
+    "VerificationError": "core.errors",
+    "audit": "commands.audit",
+    "open_session": "ort.session",
+    "rewrite": "commands.rewrite",
     "verify_files": "verification",
 }
 

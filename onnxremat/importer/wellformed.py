@@ -5,6 +5,7 @@ nested as deep as a file can nest them, functions come to an end. A file that br
 is refused here, in words; the runtime would refuse it, too, or do something else than was meant.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 from onnx import (
@@ -28,6 +29,12 @@ from onnxremat.importer.values import dtype_name
 _LARGEST_VERSION = 2**31 - 1
 _ATTRIBUTE_TYPES = frozenset(AttributeProto.AttributeType.values()) - {AttributeProto.UNDEFINED}
 _SHOWN = 60
+
+_NUMBERS = (
+    "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data",
+)  # fmt: skip
+_ELEMENTS_A_BYTE, _ELEMENTS_A_NUMBER = 4, 4
+"""At most: the smallest elements have two bits, and some share a number or a byte."""
 
 
 def check_well_formed(model: ModelProto) -> None:
@@ -128,10 +135,23 @@ def _check_tensor(tensor: TensorProto, what: str) -> None:
     if dtype_name(tensor.data_type) == "undefined":
         raise ModelError(f"{label} has element type {tensor.data_type}, which does not exist")
     _check_dims(tensor.dims, label)
+    if tensor.data_location != TensorProto.EXTERNAL:
+        _check_data(tensor, label)
     for entry in tensor.external_data:
         _require_text(f"the external data of {label}", [entry.key, entry.value])
         if entry.key in ("offset", "length"):
             _check_position(entry.key, entry.value, label)
+
+
+def _check_data(tensor: TensorProto, label: str) -> None:
+    """A tensor that declares far more than it holds: the runtime's shape inference makes room for
+    all of it (at least twice) before it says so."""
+    count = math.prod(tensor.dims)
+    held = _ELEMENTS_A_BYTE * len(tensor.raw_data) if tensor.HasField("raw_data") else 0
+    held += _ELEMENTS_A_NUMBER * sum(len(getattr(tensor, name)) for name in _NUMBERS)
+    if count > held:
+        shown = printable(str(list(tensor.dims)), _SHOWN)
+        raise ModelError(f"{label} has shape {shown}, but less data than that")
 
 
 def _check_position(key: str, value: str, label: str) -> None:

@@ -115,6 +115,14 @@ BROKEN: dict[str, tuple[ModelProto, str]] = {
         changed(lambda m: setattr(m.graph.initializer[0], "data_type", 99)),
         "initializer 'w' has element type 99",
     ),
+    "less data than the shape": (
+        changed(lambda m: m.graph.initializer[0].dims.__setitem__(0, 2**31 - 1)),
+        "initializer 'w' has shape [2147483647], but less data than that",
+    ),
+    "no data": (
+        changed(lambda m: m.graph.initializer[0].ClearField("raw_data")),
+        "but less data than that",
+    ),
     "negative size": (changed(lambda m: m.graph.initializer[0].dims.append(-1)), "negative size"),
     "offset": (changed(external("offset", "many")), "the offset of its external data is 'many'"),
     "negative offset": (changed(external("offset", "-8")), "'-8', no size"),
