@@ -143,7 +143,9 @@ def outcome(subject: Subject, target: Target, limit: str, options: Options) -> O
     began = time.perf_counter()
     budget = parse_limit(limit).resolve(target.original.peak_bytes)
     try:
-        whole = substituted(subject, options, budget, target.rules, silent)
+        whole = substituted(
+            subject, budget, target.rules, silent, allow_rounding=options.allow_rounding
+        )
         deadline = Deadline.of_planning(Limits(options.time_limit, seed=options.seed))
         planned = Attempts(target, options, budget, deadline, silent).best(whole)
     except (InfeasibleError, NoPlanFoundError) as error:
@@ -204,7 +206,7 @@ def row(case: Case, limit: str, found: Outcome, smallest: Planned, original: int
 def lines(case: Case, path: Path, limits: list[str], options: Options) -> Iterator[list[str]]:
     """The lines of a model, `min` first."""
     subject = prepare(path, options)
-    target = options.target.kind.of(subject, options)
+    target = options.target.kind.of(subject)
     original = target.original.peak_bytes
     first = outcome(subject, target, "min", options)
     assert first.planned is not None, "the smallest peak is always found"

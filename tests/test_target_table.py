@@ -75,7 +75,6 @@ def test_a_target_is_one_module_and_one_row(
 
 
 def test_a_target_is_never_changed(tmp_path: Path) -> None:
-    options = Options(threads=1)
-    target = ToyTarget.of(prepare(diamond(tmp_path / "m.onnx"), options), options)
+    target = ToyTarget.of(prepare(diamond(tmp_path / "m.onnx"), Options(threads=1)))
     with pytest.raises(FrozenInstanceError):
         target.recipe = target.recipe.with_threads(2)  # type: ignore[misc]

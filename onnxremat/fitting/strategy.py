@@ -125,7 +125,7 @@ class Attempts:
                 attempts += tried[-1].attempts
             if not self._enough(tried):
                 seconds = ONLY_TILES if first.nothing else shares.tiles
-                base = tileable_subject(whole, self.options, self.budget, self.target.rules)
+                base = self._tileable(whole)
                 order = order if base is whole else self._order(base, shares)
                 tiled = self._tiled(base, order, tried, shares.tiled, seconds)
                 tried.append(tiled.last)
@@ -153,7 +153,7 @@ class Attempts:
         if order is None or self.deadline.stopped():
             return taken_of(self._best_of(plans_of([first])), first.attempts)
         seconds = ONLY_TILES if self._is_least(whole, first) else shares.tiles
-        base = tileable_subject(whole, self.options, self.budget, self.target.rules)
+        base = self._tileable(whole)
         order = order if base is whole else self._order(base, shares)
         tiled = self._tiled(base, order, [first], shares.tiled, seconds)
         best = self._best_of(plans_of([first, tiled.last]))
@@ -279,9 +279,24 @@ class Attempts:
         if smallest:
             found = smallest_within(problem, planner, deadline, runtime)
         else:
-            allowed = _allowed(options)
-            found = plan_within(problem, planner, deadline, runtime, rewriters=allowed)
+            found = plan_within(problem, planner, deadline, runtime, rewriters=self._allowed())
         return Planned(subject, found.plan, found.made, tiling, found.attempts)
+
+    def _allowed(self) -> str:
+        """The rewriters that are allowed, in words."""
+        named = ["reordering"]
+        if self.options.recompute:
+            named.insert(0, "recomputation")
+        named.append("exact substitutes")
+        if self.options.allow_rounding:
+            named.append("substitutes that round differently")
+        else:
+            named[-1] += " (--allow-rounding permits more)"
+        return ", ".join(named[:-1]) + " and " + named[-1]
+
+    def _tileable(self, whole: Subject) -> Subject:
+        rounding = self.options.allow_rounding
+        return tileable_subject(whole, self.budget, self.target.rules, allow_rounding=rounding)
 
     def _tiled(
         self,
@@ -296,7 +311,7 @@ class Attempts:
         the model in them each time."""
         self.progress(CHOOSING)
         order = self._order_of_tiles(whole, order)
-        base = ordered_subject(whole, order, self.target.rules, self.options)
+        base = ordered_subject(whole, order, self.target.rules)
         budget, part = self.budget, self.deadline.share(choosing, busy=True)
         search = TileSearch(base, self._tiling, part)
         found = TriedTiles()
@@ -319,7 +334,7 @@ class Attempts:
                 found = found if again else untried(why)
                 continue
             self.progress("running the tiled model to learn sizes, workspace and times")
-            tiled = tiled_subject(base, tiling, self.options)
+            tiled = tiled_subject(base, tiling)
             if not self._possible(tiled):
                 found = untried("one op of the model in tiles exceeds the limit alone")
                 continue
@@ -395,10 +410,11 @@ class Attempts:
 
 def substituted(
     subject: Subject,
-    options: Options,
     budget: int | None,
     rules: MemoryRules,
     progress: ProgressReport,
+    *,
+    allow_rounding: bool,
 ) -> Subject:
     """Substitutes where they are needed: exact ones, which may take time, for ops that alone exceed
     the limit under `rules`; those that round differently, if they are allowed, for ops that take
@@ -407,25 +423,12 @@ def substituted(
         graph = subject.imported.graph
         budget = max(peak_bound(graph, rules).nbytes, LEAST_REPLACED_BYTES) - 1
     chosen: list[tuple[tuple[Substitution, ...], int]] = [(EXACT, budget + 1)]
-    if options.allow_rounding:
+    if allow_rounding:
         chosen.append((ROUNDING, budget // 2))
     for substitutions, threshold in chosen:
         progress("looking for kernels that others can replace")
-        subject = with_substitutes(subject, options, substitutions, threshold, rules)
+        subject = with_substitutes(subject, substitutions, threshold, rules)
     return subject
-
-
-def _allowed(options: Options) -> str:
-    """The rewriters that were allowed, in words."""
-    named = ["reordering"]
-    if options.recompute:
-        named.insert(0, "recomputation")
-    named.append("exact substitutes")
-    if options.allow_rounding:
-        named.append("substitutes that round differently")
-    else:
-        named[-1] += " (--allow-rounding permits more)"
-    return ", ".join(named[:-1]) + " and " + named[-1]
 
 
 def _telling(planner: Planner, one_pass: int, progress: ProgressReport) -> Planner:

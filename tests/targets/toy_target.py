@@ -5,7 +5,6 @@ from typing import Self
 
 from onnxremat.core.memory import MemoryRules, profile
 from onnxremat.core.problem import Plan
-from onnxremat.options import Options
 from onnxremat.ort.measuring.measure import PeakMeasurement, PeakMethod
 from onnxremat.stages import ProgressReport, silent
 from onnxremat.subject import Subject
@@ -35,11 +34,11 @@ class ToyTarget(Target):
     tolerance = 0.0
 
     @classmethod
-    def of(cls, subject: Subject, options: Options, progress: ProgressReport = silent) -> Self:
+    def of(cls, subject: Subject, progress: ProgressReport = silent) -> Self:
         recipe = subject.feed.recipe
         own = own_schedule(subject.imported, recipe.execution_order)
         peak = _peak(profile(subject.imported.graph, own, cls.rules).peak_bytes)
-        return cls(options, progress, recipe, peak, peak)
+        return cls(progress, recipe, peak, peak)
 
     def forecast(self, subject: Subject, plan: Plan) -> Forecast:
         return Forecast(plan, plan.peak_bytes)

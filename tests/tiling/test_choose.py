@@ -155,7 +155,7 @@ def test_predicted_peak_is_profiled_and_measured_and_the_bits_are_the_same(
     assert plan.reasons == ()
     assert plan.untiled_peak_bytes == own_peak(before)
     assert plan.meets(None if share is None else int(own_peak(before) * share))
-    after = tiled_subject(before, plan, OPTIONS)
+    after = tiled_subject(before, plan)
     nodes = len(before.released.model.graph.node)
     added = len(after.released.model.graph.node) - nodes
     values = plan.peak_bytes - BOOKKEEPING_NODE_BYTES * plan.nodes_added
@@ -199,7 +199,7 @@ def test_a_model_without_regions_says_so_in_one_line(
     (reason,) = plan.reasons
     assert reason.startswith("no part of the model can be cut: ")
     assert word in reason
-    assert tiled_subject(subject(name), plan, OPTIONS) is subject(name)
+    assert tiled_subject(subject(name), plan) is subject(name)
 
 
 def test_of_a_model_with_parts_that_can_be_cut_it_is_not_said_that_it_has_none() -> None:
