@@ -32,6 +32,7 @@ from benchmarks.published import load_published
 from benchmarks.tables import commit
 from models import BUILDERS, TRAINING
 from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.graph import Graph, Op, Tensor
 from onnxremat.core.memory import MemoryRules, profile
 from onnxremat.core.problem import Limits, Problem
@@ -52,7 +53,7 @@ from onnxremat.planners.decompositions.tree_decomposition import (
 )
 from onnxremat.planners.pwremat import spined_paths
 from onnxremat.planners.pwremat import sweep as path_sweep
-from onnxremat.planners.search.engine import Clock, Score
+from onnxremat.planners.search.engine import Score
 from onnxremat.planners.twremat import sweep as tree_sweep
 from onnxremat.planners.twremat import twremat
 from tests.models.sizes import tiny
@@ -232,12 +233,12 @@ def depth_part(seconds: float, only: str, points: dict[str, dict[str, int]]) -> 
         given = profile(graph, given_order(graph), RULES).peak_bytes
         problem = Problem(graph, RULES)
 
-        def clock() -> Clock:
-            return Clock(Limits(seconds=seconds), time.monotonic())
+        def deadline() -> Deadline:
+            return Deadline(Limits(seconds=seconds))
 
-        short = (one.found for one in tree_sweep(problem, clock()) if one.found is not None)
+        short = (one.found for one in tree_sweep(problem, deadline()) if one.found is not None)
         tree = smallest_peak(one for one in short if len(one.schedule) <= LONGEST * count)
-        path = smallest_peak(one.found for one in path_sweep(problem, clock()))
+        path = smallest_peak(one.found for one in path_sweep(problem, deadline()))
         assert tree is not None
         asked = SAVING.get(name, 1.0)
         budget = min(tree.peak_bytes, int(given / asked))

@@ -39,9 +39,10 @@ import onnxruntime
 import onnxremat
 from benchmarks.tables import commit, markdown
 from models import BUILDERS
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import InfeasibleError, ModelError, NoPlanFoundError, OnnxrematError
+from onnxremat.core.problem import Limits
 from onnxremat.core.units import parse_limit
-from onnxremat.fitting.loop import PlanningTime
 from onnxremat.fitting.outcomes import Planned
 from onnxremat.fitting.strategy import Attempts, substituted
 from onnxremat.options import Options
@@ -142,9 +143,11 @@ def outcome(subject: Subject, target: Target, limit: str, options: Options) -> O
     began = time.perf_counter()
     budget = parse_limit(limit).resolve(target.original.peak_bytes)
     try:
-        whole = substituted(subject, options, budget, target.rules, silent)
-        clock = PlanningTime(options.time_limit)
-        planned = Attempts(target, options, budget, clock, silent, None).best(whole)
+        whole = substituted(
+            subject, budget, target.rules, silent, allow_rounding=options.allow_rounding
+        )
+        deadline = Deadline.of_planning(Limits(options.time_limit, seed=options.seed))
+        planned = Attempts(target, options, budget, deadline, silent).best(whole)
     except (InfeasibleError, NoPlanFoundError) as error:
         seconds = time.perf_counter() - began
         return Outcome(budget, None, error.exit_code, str(error), seconds)
@@ -203,7 +206,7 @@ def row(case: Case, limit: str, found: Outcome, smallest: Planned, original: int
 def lines(case: Case, path: Path, limits: list[str], options: Options) -> Iterator[list[str]]:
     """The lines of a model, `min` first."""
     subject = prepare(path, options)
-    target = options.target.kind.of(subject, options)
+    target = options.target.kind.of(subject)
     original = target.original.peak_bytes
     first = outcome(subject, target, "min", options)
     assert first.planned is not None, "the smallest peak is always found"

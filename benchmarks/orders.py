@@ -33,6 +33,7 @@ from benchmarks.tables import commit
 from models import BUILDERS
 from onnxremat.commands.rewrite import rewrite
 from onnxremat.core.bounds import peak_bound
+from onnxremat.core.deadline import ENDLESS
 from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
 from onnxremat.core.memory import PAPER_RULES, MemoryRules, profile
 from onnxremat.core.problem import Limits, PlanStatus, Problem
@@ -104,7 +105,7 @@ def random_part(count: int) -> Iterator[tuple[str, bool]]:
     right = 0
     for _ in range(count):
         graph, rules = random_graph(rng)
-        found = exact_order(graph, rules, peak_bound(graph, rules).nbytes, stop=lambda: False)
+        found = exact_order(graph, rules, peak_bound(graph, rules).nbytes, deadline=ENDLESS)
         assert found.order is not None
         reached = profile(graph, Schedule(found.order), rules).peak_bytes
         right += reached == smallest_peak(graph, rules)

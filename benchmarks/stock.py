@@ -204,7 +204,7 @@ def planned(path: Path, limit: str, options: Options) -> tuple[StockResult, int]
     plan = PLANNERS["auto"].function(problem, Limits(seconds=options.time_limit))
     if not plan.meets(budget):
         raise NoPlanFoundError(f"no plan for {limit}")
-    target = StockTarget.of(subject, options)
+    target = StockTarget.of(subject)
     made = target.make(subject, target.forecast(subject, plan))
     assert isinstance(made.details, StockResult)
     return made.details, made.rewritten.recomputed

@@ -187,10 +187,10 @@ def run(case: Case, subject: Subject, options: Options, pairs: int) -> Line:
         subject,
         int(limit * (1 - MARGIN)),
         Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, THREADS, False),
-        seconds=options.time_limit,
+        Limits(options.time_limit),
     )
     seconds = time.perf_counter() - start
-    model = planned(tiled_subject(subject, plan, options), limit, 10.0)
+    model = planned(tiled_subject(subject, plan), limit, 10.0)
     source = in_memory(model, feed.loaded.base_dir)
     after = measure_activation(source, feed.inputs, feed.recipe).peak_bytes
     expected = run_outputs(feed.source(), feed.inputs, feed.recipe)

@@ -14,6 +14,7 @@ _HOME = {
     "Audit": "commands.audit",
     "InfeasibleError": "core.errors",
     "ModelError": "core.errors",
+    "ModelOptions": "options",
     "NoPlanFoundError": "core.errors",
     "OnnxrematError": "core.errors",
     "Options": "options",
@@ -30,6 +31,7 @@ __all__ = [
     "Audit",
     "InfeasibleError",
     "ModelError",
+    "ModelOptions",
     "NoPlanFoundError",
     "OnnxrematError",
     "Options",
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
-    from onnxremat.options import Options
+    from onnxremat.options import ModelOptions, Options
     from onnxremat.ort.session import open_session
     from onnxremat.verification import verify_files
 

@@ -1,9 +1,13 @@
-"""What the user may choose, checked against what the chosen target permits."""
+"""What the user may choose: for each command what it takes, and no more.
+
+Checked here, against what the chosen target permits too.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import final
 
 from onnxremat.core.errors import UsageError
 from onnxremat.ort.child.run_limit import RUN_SECONDS
@@ -12,6 +16,7 @@ from onnxremat.ort.recipe import ExecutionOrder, OptimizationLevel
 from onnxremat.planners.search.engine import usable_processors
 from onnxremat.target_table import TargetInfo, chosen_target
 
+NO_OPS: tuple[str, ...] = ()
 COST_SOURCES = ("model", "measured")
 ORDERS = tuple(mode.value for mode in ExecutionOrder)
 ORDER_PLANNERS = ("auto", "reorder", "given_order")
@@ -20,21 +25,89 @@ OPTIMIZATIONS = tuple(level.value for level in OptimizationLevel)
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the user may choose, with the command line's defaults.
+class ModelFields:
+    """How a model is read and run: what every command takes, with the command line's defaults.
+
+    `dims`: sizes of symbolic dimensions. `inputs`: an .npz file to measure with, random values of
+    `seed` otherwise. `threads`: of the runtime, None for its own choice.
+
+    `measure_limit`: the seconds that measuring the model may take beyond the runs that have to be
+    made: half for counting workspace node by node, a quarter for profiled runs, a quarter for the
+    peaks of the original and the released model. What they do not suffice for is estimated, and
+    the result says so. A model in tiles, or with substitutes, is measured with as many again.
+
+    `run_limit`: the seconds after which a process that runs the model is held to run for ever
+    (see `ort.child.run_limit`; where runs are known to take long, later ones have more).
+
+    What only some commands leave to the user is fixed here; they have fields of that name.
+    """
+
+    order = ExecutionOrder.PRIORITY.value
+    optimize = OptimizationLevel.NONE.value
+    allow_ops = NO_OPS
+    costs = "model"
+    verify = True
+
+    dims: Mapping[str, int] = field(default_factory=dict)
+    inputs: Path | None = None
+    threads: int | None = None
+    seed: int = 0
+    measure_limit: float = MEASURE_SECONDS
+    run_limit: float = RUN_SECONDS
+
+    @property
+    def exact_threads(self) -> int:
+        """The number of threads that tiles are exact for: the one asked for, or this machine's."""
+        return self.threads or usable_processors()
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise UsageError(f"--seed: {self.seed} is negative")
+        _require_seconds("--run-limit", self.run_limit)
+        _require_one_of("--costs", self.costs, COST_SOURCES)
+        _require_one_of("--optimize", self.optimize, OPTIMIZATIONS)
+        _require_one_of("--order", self.order, ORDERS)
+
+
+@final
+@dataclass(frozen=True)
+class ModelOptions(ModelFields):
+    """What `audit` and `verify` take: how the model is read and run, and nothing else."""
+
+
+@final
+@dataclass(frozen=True)
+class FrontierOptions(ModelFields):
+    """What `frontier` takes: how the model is read and run, what planners may do, and the seconds
+    (`time_limit`) that each has for each limit. The rest is as in `Options`."""
+
+    optimize: str = OptimizationLevel.NONE.value
+    allow_ops: tuple[str, ...] = NO_OPS
+    costs: str = "model"
+    recompute: bool = True
+    time_limit: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_seconds("--time-limit", self.time_limit)
+
+
+@final
+@dataclass(frozen=True)
+class Options(ModelFields):
+    """What `rewrite` takes.
 
     `runtime` and `session` choose the target, a row of `target_table.TARGETS`: "ort-cpu" with a
     file that is opened with the options stored in it ("recipe") or with ONNX Runtime's defaults
     ("stock"), or "generic" for a runtime without an allocator. `order`: who keeps the order, the
     session option of that name in the file ("priority"), or the positions of the nodes alone
     ("default"); then nothing is recomputed. `optimize`: the level of the runtime's own
-    optimizations that are done before the plan. `dims`: sizes of symbolic dimensions. `inputs`: an
-    .npz file to measure with, random values of `seed` otherwise. `planner`: a name in PLANNERS.
-    `recompute`: whether nodes may run again. `tiling`: whether ops may be cut (where the target
-    allows it, and not with `order` "default"). `allow_rounding`: whether ops may be cut, or
-    replaced by others that need less scratch, where that rounds differently. `allow_ops`: custom op
-    types that may be recomputed. `costs`: where op times come from, "model" or "measured".
-    `threads`: of the runtime, None for its own choice. `verify`: run both models and compare.
+    optimizations that are done before the plan. `planner`: a name in PLANNERS. `recompute`: whether
+    nodes may run again. `tiling`: whether ops may be cut (where the target allows it, and not with
+    `order` "default"). `allow_rounding`: whether ops may be cut, or replaced by others that need
+    less workspace, where that rounds differently. `allow_ops`: custom op types that may be
+    recomputed. `costs`: where op times come from, "model" or "measured". `verify`: run both models
+    and compare.
 
     `time_limit`: the seconds that planners and the choice of tiles have, all together; running,
     predicting and measuring come on top. Whole ops come first, tiles next, and whole ops have what
@@ -44,40 +117,21 @@ class Options:
 
     `iterations`: of each search for a plan. Then no clock ends planning, and the same arguments
     give the same plan; the seconds of `time_limit` count as work in the choice of tiles.
-
-    `measure_limit`: the seconds that measuring the model may take beyond the runs that have to be
-    made: half for counting scratch node by node, a quarter for profiled runs, a quarter for the
-    peaks of the original and the released model. What they do not suffice for is estimated, and
-    the result says so. A model in tiles, or with substitutes, is measured with as many again.
-
-    `run_limit`: the seconds after which a process that runs the model is held to run for ever
-    (see `ort.child.run_limit`; where runs are known to take long, later ones have more).
     """
 
     runtime: str = "ort-cpu"
     session: str = "recipe"
     order: str = ExecutionOrder.PRIORITY.value
     optimize: str = "none"
-    dims: Mapping[str, int] = field(default_factory=dict)
-    inputs: Path | None = None
     planner: str = "auto"
     recompute: bool = True
     tiling: bool = True
     allow_rounding: bool = False
-    allow_ops: tuple[str, ...] = ()
+    allow_ops: tuple[str, ...] = NO_OPS
     costs: str = "model"
     time_limit: float = 10.0
     iterations: int | None = None
-    measure_limit: float = MEASURE_SECONDS
-    run_limit: float = RUN_SECONDS
-    threads: int | None = None
-    seed: int = 0
     verify: bool = True
-
-    @property
-    def exact_threads(self) -> int:
-        """The number of threads that tiles are exact for: the one asked for, or this machine's."""
-        return self.threads or usable_processors()
 
     @property
     def tiles(self) -> bool:
@@ -90,17 +144,11 @@ class Options:
         return chosen_target(self.session, self.runtime)
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise UsageError(f"--seed: {self.seed} is negative")
-        for option, seconds in (("--time-limit", self.time_limit), ("--run-limit", self.run_limit)):
-            if not 0 <= seconds < math.inf:
-                raise UsageError(f"{option}: {seconds} is no number of seconds")
+        super().__post_init__()
+        _require_seconds("--time-limit", self.time_limit)
         if self.iterations is not None and self.iterations < 0:
             raise UsageError(f"--iterations: {self.iterations} is negative")
-        _require_one_of("--costs", self.costs, COST_SOURCES)
         target = self.target
-        _require_one_of("--optimize", self.optimize, OPTIMIZATIONS)
-        _require_one_of("--order", self.order, ORDERS)
         if self.order == ExecutionOrder.DEFAULT:
             if self.recompute:
                 raise UsageError(
@@ -113,6 +161,11 @@ class Options:
                     + ", ".join(ORDER_PLANNERS)
                 )
         target.check(vars(self))
+
+
+def _require_seconds(option: str, seconds: float) -> None:
+    if not 0 <= seconds < math.inf:
+        raise UsageError(f"{option}: {seconds} is no number of seconds")
 
 
 def _require_one_of(option: str, value: str, known: Sequence[str]) -> None:

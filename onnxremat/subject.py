@@ -7,7 +7,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -28,7 +28,7 @@ from onnxremat.importer import (
     open_inputs,
 )
 from onnxremat.importer.execution_order import EAGER_OPS
-from onnxremat.options import Options
+from onnxremat.options import ModelFields
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.run_limit import limit_runs
 from onnxremat.ort.child.watching import Listener
@@ -66,7 +66,7 @@ class Feed:
 
     `open_inputs` are the inputs of the file that leave sizes open. `optimized` is there if `loaded`
     is what the runtime's own optimizations made of the file. `settles`: whether models with these
-    inputs are settled before they are planned.
+    inputs are settled before they are planned. `options`: how they are to be run.
     """
 
     loaded: LoadedModel
@@ -76,6 +76,7 @@ class Feed:
     open_inputs: tuple[str, ...] = ()
     optimized: Optimized | None = None
     settles: bool = True
+    options: ModelFields = field(default_factory=ModelFields)
 
     def source(self) -> ModelSource:
         """The model as it was read (its nodes in a valid order)."""
@@ -114,7 +115,7 @@ class Subject:
         return in_memory(self.released.model, self.feed.loaded.base_dir)
 
 
-def prepare_feed(path: Path, options: Options) -> Feed:
+def prepare_feed(path: Path, options: ModelFields) -> Feed:
     """Read a model and get its inputs ready.
 
     Raises UsageError (no such file or dimension, an unbound one, bad inputs) or ModelError.
@@ -122,7 +123,7 @@ def prepare_feed(path: Path, options: Options) -> Feed:
     return feed_for(load(path), options)
 
 
-def feed_for(loaded: LoadedModel, options: Options) -> Feed:
+def feed_for(loaded: LoadedModel, options: ModelFields) -> Feed:
     """`prepare_feed` for a model that was read already. Its runs are limited from now on."""
     limit_runs(options.run_limit)
     _require_scratch()
@@ -140,7 +141,7 @@ def feed_for(loaded: LoadedModel, options: Options) -> Feed:
         inputs = make_inputs(loaded.model, binding.input_shapes, options.seed)
     recipe = replace(RECIPE, execution_order=ExecutionOrder(options.order))
     recipe = recipe.with_threads(options.threads).with_dimensions(binding.symbols)
-    return Feed(loaded, binding, inputs, recipe, tuple(open_inputs(loaded.model)))
+    return Feed(loaded, binding, inputs, recipe, tuple(open_inputs(loaded.model)), options=options)
 
 
 def _require_scratch() -> None:
@@ -153,18 +154,17 @@ def _require_scratch() -> None:
         ) from None
 
 
-def optimized_feed(feed: Feed, options: Options) -> Feed:
-    """The feed with the model that the runtime's optimizations make of it at `options.optimize`.
+def optimized_feed(feed: Feed, level: OptimizationLevel) -> Feed:
+    """The feed with the model that the runtime's optimizations make of it at a level.
 
     Raises ModelError if the runtime refuses it, VerificationError if the optimized file does not
     give the bits that the original gives at that level.
     """
-    level = OptimizationLevel(options.optimize)
     loaded = feed.loaded
     made = optimize_offline(loaded.model, loaded.base_dir, level, feed.recipe)
     model = declare_sizes(made.model, feed.binding, {})
     done = replace(feed, loaded=replace(loaded, model=model), optimized=made)
-    if options.verify:
+    if feed.options.verify:
         recipe = replace(feed.recipe, optimization=level)
         expected = run_outputs(feed.source(), feed.inputs, recipe)
         different = different_names(expected, run_outputs(done.source(), done.inputs, done.recipe))
@@ -177,7 +177,7 @@ def optimized_feed(feed: Feed, options: Options) -> Feed:
 
 
 def prepare(
-    model: Path | LoadedModel, options: Options, progress: ProgressReport = silent
+    model: Path | LoadedModel, options: ModelFields, progress: ProgressReport = silent
 ) -> Subject:
     """Everything that planning needs to know of a model: a file, or one that was read already.
 
@@ -198,10 +198,10 @@ def prepare(
             raise UsageError(f"--allow-op: the model has no {op_type!r}")
     if options.optimize != OptimizationLevel.NONE:
         progress("optimizing the model")
-        feed = optimized_feed(feed, options)
+        feed = optimized_feed(feed, OptimizationLevel(options.optimize))
     listener = stage(progress, "running the model to learn sizes, workspace and times")
     released = settled_release(feed, release(feed.loaded.model))
-    subject = studied(feed, released, options, listener)
+    subject = studied(feed, released, listener)
     if not subject.settled:
         progress(UNSETTLED)
     return replace(subject, sized=feed.optimized is not None or _made_for_sizes(feed.loaded.model))
@@ -219,7 +219,6 @@ def _made_for_sizes(model: onnx.ModelProto) -> bool:
 
 def with_substitutes(
     subject: Subject,
-    options: Options,
     substitutions: Sequence[Substitution],
     threshold_bytes: int,
     rules: MemoryRules,
@@ -243,7 +242,7 @@ def with_substitutes(
     model = made.model
     if made.sized:
         model = declare_sizes(model, subject.feed.binding, subject.types)
-    again = studied(subject.feed, release(model), options)
+    again = studied(subject.feed, release(model))
     sized = subject.sized or made.sized
     return replace(again, replaced=subject.replaced + made.replaced, sized=sized)
 
@@ -263,17 +262,16 @@ def settled_release(feed: Feed, released: Released) -> Released:
     )
 
 
-def unsettled(subject: Subject, options: Options) -> Subject:
+def unsettled(subject: Subject) -> Subject:
     """The subject with the nodes of its file, whatever the runtime makes of them."""
     feed = replace(subject.feed, settles=False)
-    again = studied(feed, release(feed.loaded.model), options)
+    again = studied(feed, release(feed.loaded.model))
     return replace(again, sized=subject.sized)
 
 
 def studied(
     feed: Feed,
     released: Released,
-    options: Options,
     listener: Listener | None = None,
     run: RunProfile | None = None,
 ) -> Subject:
@@ -286,7 +284,7 @@ def studied(
             feed.loaded.base_dir,
             feed.inputs,
             feed.recipe,
-            seconds=options.measure_limit,
+            seconds=feed.options.measure_limit,
             listener=listener,
         )
 
@@ -307,10 +305,10 @@ def studied(
         workspace={v: node.workspace_bytes for v, node in run.nodes.items()},
         measured_ns=(
             {v: node.time_ns for v, node in run.nodes.items()}
-            if options.costs == "measured"
+            if feed.options.costs == "measured"
             else None
         ),
-        allow_recompute=options.allow_ops,
+        allow_recompute=feed.options.allow_ops,
         kept_single=kept_single(released.model),
     )
     return Subject(feed, released, run, types, imported)

@@ -16,7 +16,7 @@ from onnxremat.importer import LoadedModel, load
 from onnxremat.importer.load import given_inputs
 from onnxremat.importer.nodes import is_constant
 from onnxremat.importer.purity import is_pure
-from onnxremat.options import Options
+from onnxremat.options import ModelOptions
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.measuring.compare import Rounding, different_names, rounding
@@ -180,7 +180,11 @@ def same_from_the_start(feed: Feed, model: onnx.ModelProto) -> bool:
 
 
 def verify_files(
-    original: Path, rewritten: Path, options: Options, *, progress: ProgressReport = silent
+    original: Path,
+    rewritten: Path,
+    options: ModelOptions | None = None,
+    *,
+    progress: ProgressReport = silent,
 ) -> Verification:
     """`verify` for two files, under the recipe stored in the rewritten one.
 
@@ -189,6 +193,7 @@ def verify_files(
     rewritten file was not made by onnxremat, for other inputs than the original's, or for other
     sizes than are to be compared, if it runs at no others.
     """
+    options = options or ModelOptions()
     progress("reading the models")
     old, new = load(original), load(rewritten)
     record = file_record(new.model, rewritten)
@@ -212,15 +217,15 @@ def verify_files(
     if not record.any_size:
         _require_planned(rewritten, record, given)
     other = feed_for(new, replace(options, dims=_addressed(given)))
-    result = _compared(feed, other, record, options, progress)
+    result = _compared(feed, other, record, progress)
     return replace(result, other_model=other_model, promised_bytes=record.measured_peak_bytes)
 
 
 def _compared(
-    feed: Feed, other: Feed, record: PlanRecord, options: Options, progress: ProgressReport
+    feed: Feed, other: Feed, record: PlanRecord, progress: ProgressReport
 ) -> Verification:
     """Two files compared under the recipe in the record of the second."""
-    recipe = record.recipe
+    recipe, options = record.recipe, feed.options
     if options.threads is not None:
         recipe = recipe.with_threads(options.threads)
     if record.recipe.optimization is not OptimizationLevel.NONE:
@@ -235,7 +240,7 @@ def _compared(
         )
         return result if record.exact else _rounded(result, feed, other, recipe)
     if record.optimized is not None:
-        feed = optimized_feed(feed, replace(options, optimize=record.optimized.level))
+        feed = optimized_feed(feed, OptimizationLevel(record.optimized.level))
     result = verify(
         feed.loaded,
         other.loaded,

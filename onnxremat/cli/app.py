@@ -235,11 +235,11 @@ def audit_command(
     """Say what a model needs, where its peak is, and how far a schedule could lower it."""
     from onnxremat.cli.report import audit_text
     from onnxremat.commands.audit import audit
-    from onnxremat.options import Options
+    from onnxremat.options import ModelOptions
 
     limit = parse_limit(mem) if mem is not None else None
     ceiling = parse_bytes(fail_above, "--fail-above") if fail_above is not None else None
-    options = Options(
+    options = ModelOptions(
         dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
         run_limit=run_limit, seed=seed,
     )  # fmt: skip
@@ -272,10 +272,10 @@ def frontier_command(
     from onnxremat.cli.frontier_report import frontier_html, frontier_text
     from onnxremat.commands.files import write_files
     from onnxremat.commands.frontier import DEFAULT_PLANNERS, frontier
-    from onnxremat.options import Options
+    from onnxremat.options import FrontierOptions
 
     chosen = DEFAULT_PLANNERS if planners is None else tuple(planners.split(","))
-    options = Options(
+    options = FrontierOptions(
         dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit,
         measure_limit=measure_limit, run_limit=run_limit,
     )  # fmt: skip
@@ -304,11 +304,11 @@ def verify_command(
 ) -> None:
     """Run two models: outputs equal bit for bit, measured peaks, measured times."""
     from onnxremat.cli.report import verification_text
-    from onnxremat.options import Options
+    from onnxremat.options import ModelOptions
     from onnxremat.verification import require, verify_files
 
     limit = parse_limit(mem) if mem is not None else None
-    options = Options(
+    options = ModelOptions(
         dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
         run_limit=run_limit, seed=seed,
     )  # fmt: skip

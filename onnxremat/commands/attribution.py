@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from onnxremat.core.memory import MemoryRules, buffers
 from onnxremat.core.schedule import Schedule
-from onnxremat.options import Options
 from onnxremat.ort.child.watching import Listener
 from onnxremat.ort.measuring.measure import PeakMeasurement
 from onnxremat.ort.measuring.measure_time import HEAP_SHARE
@@ -76,15 +75,14 @@ def attribute(
     rules: MemoryRules,
     measured: PeakMeasurement,
     modelled_bytes: int,
-    options: Options,
     listener: Listener | None = None,
 ) -> MeasuredPeak:
     """Say where the peak of the released model is, by counting its heap node by node.
 
     `schedule` is its own order, `modelled_bytes` its peak by the model of memory. Runs the model if
-    it was not counted before and `options.measure_limit` permits. O(nodes + reads).
+    it was not counted before and the seconds for measuring permit. O(nodes + reads).
     """
-    counted = _counted(subject, options, listener)
+    counted = _counted(subject, listener)
     if counted.peak_node is None:
         unexplained = measured.peak_bytes - modelled_bytes
         return MeasuredPeak(
@@ -115,7 +113,7 @@ def attribute(
     )
 
 
-def _counted(subject: Subject, options: Options, listener: Listener | None) -> CountedHeap:
+def _counted(subject: Subject, listener: Listener | None) -> CountedHeap:
     """The heap of the released model node by node, from learning it or counted now."""
     run, feed = subject.profile, subject.feed
     if run.heap is not None:
@@ -128,7 +126,7 @@ def _counted(subject: Subject, options: Options, listener: Listener | None) -> C
         run.order,
         {v: node.outputs for v, node in run.nodes.items()},
         run_seconds=run.run_seconds,
-        seconds=HEAP_SHARE * options.measure_limit,
+        seconds=HEAP_SHARE * feed.options.measure_limit,
         listener=listener,
     )
 

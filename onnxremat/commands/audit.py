@@ -11,7 +11,7 @@ from onnxremat.core.memory import MemoryRules, live_at, profile
 from onnxremat.core.problem import Limits, Problem
 from onnxremat.core.schedule import Schedule, given_order, with_eager_ops
 from onnxremat.core.units import MemoryLimit, format_bytes
-from onnxremat.options import Options
+from onnxremat.options import ModelOptions
 from onnxremat.planners import PLANNERS
 from onnxremat.stages import ProgressReport, silent, stage
 from onnxremat.subject import Subject, prepare, prepare_planner
@@ -19,7 +19,8 @@ from onnxremat.targets.recipe_target import RecipeTarget
 from onnxremat.targets.target import Target
 from onnxremat.tiling import Tiling, TilingPlan, choose_regions, ordered_subject, tileable_subject
 
-_REORDER_SECONDS = _TILING_SECONDS = 5.0
+_SECONDS = 5.0
+_AT_MOST = f"at most {_SECONDS:g} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Audit:
 
 def audit(
     model: Path,
-    options: Options | None = None,
+    options: ModelOptions | None = None,
     *,
     limit: MemoryLimit | None = None,
     progress: ProgressReport = silent,
@@ -103,12 +104,12 @@ def audit(
 
     Raises UsageError or ModelError.
     """
-    options = options or Options()
+    options = options or ModelOptions()
     subject = prepare(model, options, progress)
     feed, graph = subject.feed, subject.imported.graph
     if not graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to audit")
-    target = RecipeTarget.of(subject, options, progress)
+    target = RecipeTarget.of(subject, progress)
     rules, released = target.rules, target.released
     as_given = with_eager_ops(graph, given_order(graph))
     peak = find_peak(graph, as_given, rules)
@@ -120,16 +121,15 @@ def audit(
             rules,
             released,
             peak.nbytes,
-            options,
             stage(progress, "looking for what the model of memory does not explain"),
         )
     prepare_planner(progress)
-    progress("reordering", _at_most(_REORDER_SECONDS, options))
+    progress("reordering", _AT_MOST)
     problem = Problem(graph, rules, max_copies=1, starts=(as_given,))
-    limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
+    limits = Limits(_SECONDS, seed=options.seed)
     reordered = PLANNERS["reorder"].function(problem, limits)
-    progress("cutting into tiles", _at_most(_TILING_SECONDS, options))
-    tiling = _in_tiles(subject, target, reordered.schedule, options)
+    progress("cutting into tiles", _AT_MOST)
+    tiling = _in_tiles(subject, target, reordered.schedule)
     return Audit(
         model,
         len(feed.loaded.model.graph.node),
@@ -152,10 +152,6 @@ def audit(
     )
 
 
-def _at_most(seconds: float, options: Options) -> str:
-    return f"at most {min(seconds, options.time_limit):g} s"
-
-
 def estimated_nodes(subject: Subject) -> tuple[str, ...]:
     """The ops whose scratch is an estimate, by name."""
     imported = subject.imported
@@ -163,28 +159,30 @@ def estimated_nodes(subject: Subject) -> tuple[str, ...]:
     return tuple(name_of[v] for v in subject.profile.unmeasured if v in name_of)
 
 
-def _in_tiles(subject: Subject, target: Target, order: Schedule, options: Options) -> TilingPlan:
+def _in_tiles(subject: Subject, target: Target, order: Schedule) -> TilingPlan:
     """The smallest peak in exact tiles; if there is none, the reason, and what others reach."""
-    exact = _smallest(subject, target, order, replace(options, allow_rounding=False))
+    exact = _smallest(subject, target, order, allow_rounding=False)
     if exact.regions or not exact.reasons:
         return exact
-    rounded = _smallest(subject, target, order, replace(options, allow_rounding=True))
+    rounded = _smallest(subject, target, order, allow_rounding=True)
     if not rounded.regions:
         return exact
     reached = f"with --allow-rounding about {format_bytes(rounded.peak_bytes)} in tiles"
     return replace(exact, reasons=(f"{exact.reasons[0]}; {reached}", *exact.reasons[1:]))
 
 
-def _smallest(subject: Subject, target: Target, order: Schedule, options: Options) -> TilingPlan:
-    rules = target.rules
-    base = tileable_subject(subject, options, None, rules)
+def _smallest(
+    subject: Subject, target: Target, order: Schedule, *, allow_rounding: bool
+) -> TilingPlan:
+    rules, options = target.rules, subject.feed.options
+    base = tileable_subject(subject, None, rules, allow_rounding=allow_rounding)
     if base is not subject:
-        limits = Limits(seconds=min(_REORDER_SECONDS, options.time_limit), seed=options.seed)
+        limits = Limits(_SECONDS, seed=options.seed)
         problem = Problem(base.imported.graph, rules, max_copies=1)
         order = PLANNERS["reorder"].function(problem, limits).schedule
-    base = ordered_subject(base, order, rules, options)
-    tiling = Tiling(rules, target.node_bytes, options.exact_threads, options.allow_rounding)
-    return choose_regions(base, None, tiling, seconds=min(_TILING_SECONDS, options.time_limit))
+    base = ordered_subject(base, order, rules)
+    tiling = Tiling(rules, target.node_bytes, options.exact_threads, allow_rounding)
+    return choose_regions(base, None, tiling, Limits(_SECONDS))
 
 
 def find_peak(graph: Graph, schedule: Schedule, rules: MemoryRules) -> Peak:

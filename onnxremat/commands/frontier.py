@@ -20,7 +20,7 @@ from onnxremat.core.schedule import given_order, with_eager_ops
 from onnxremat.core.units import format_bytes
 from onnxremat.importer import LoadedModel, import_model, infer_types, load
 from onnxremat.importer.execution_order import EAGER_OPS
-from onnxremat.options import Options
+from onnxremat.options import FrontierOptions
 from onnxremat.ort.emulation.rules import VIEW_OPS
 from onnxremat.planners import PLANNERS
 from onnxremat.stages import ProgressReport, silent
@@ -85,7 +85,7 @@ class Frontier:
 
 def frontier(
     model: Path,
-    options: Options | None = None,
+    options: FrontierOptions | None = None,
     *,
     planners: Sequence[str] = DEFAULT_PLANNERS,
     budgets: int = DEFAULT_BUDGETS,
@@ -99,7 +99,7 @@ def frontier(
     is a file that the caller is going to write: refused before anything runs if it cannot be, or if
     it is an input. Raises UsageError or ModelError.
     """
-    options = options or Options()
+    options = options or FrontierOptions()
     for name in planners:
         if name not in (*PLANNERS, TILES):
             known = ", ".join((*PLANNERS, TILES))
@@ -128,7 +128,7 @@ def frontier(
 
 
 def _graph(
-    loaded: LoadedModel, options: Options, progress: ProgressReport
+    loaded: LoadedModel, options: FrontierOptions, progress: ProgressReport
 ) -> tuple[Graph, Subject | None, str]:
     """The graph of a run and what was run; or of no run, and a note that says so, if the runtime
     lacks an op.
@@ -154,7 +154,7 @@ def _unknown_op(message: str) -> str | None:
     return next((match[1] for match in found if match), None)
 
 
-def _graph_without_run(loaded: LoadedModel, options: Options) -> Graph:
+def _graph_without_run(loaded: LoadedModel, options: FrontierOptions) -> Graph:
     """The graph of the released model by inferred types. Raises UsageError or ModelError."""
     feed = feed_for(loaded, options)
     loaded = replace(feed.loaded, model=release(feed.loaded.model).model)
@@ -174,7 +174,7 @@ class _Runs:
 
     problem: Problem
     subject: Subject | None
-    options: Options
+    options: FrontierOptions
     progress: ProgressReport
 
     def point(self, name: str, budget: int | None) -> tuple[Point, str]:
@@ -205,7 +205,7 @@ class _Runs:
             self.subject,
             budget,
             Tiling(self.problem.rules, RecipeTarget.node_bytes, threads, allow_rounding=False),
-            seconds=self.options.time_limit,
+            Limits(self.options.time_limit),
         )
         why = "" if tiling.regions or not tiling.reasons else tiling.reasons[0]
         return tiling.peak_bytes, tiling.extra_time, False, why if budget is None else ""

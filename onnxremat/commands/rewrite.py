@@ -12,10 +12,10 @@ import onnx
 from onnxremat.commands.audit import Floor, Peak, estimated_nodes, find_floor, find_peak
 from onnxremat.commands.files import check_outputs, external_copies, write_files
 from onnxremat.core.attempt import Attempt
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import ModelError, UsageError
-from onnxremat.core.problem import Plan
+from onnxremat.core.problem import Limits, Plan
 from onnxremat.core.units import MemoryLimit, parse_limit
-from onnxremat.fitting.loop import PlanningTime
 from onnxremat.fitting.outcomes import Planned
 from onnxremat.fitting.strategy import Attempts, substituted
 from onnxremat.importer import declare_sizes, load
@@ -28,6 +28,7 @@ from onnxremat.planners import PLANNERS
 from onnxremat.stages import ProgressReport, silent
 from onnxremat.subject import UNSETTLED, Subject, prepare, prepare_planner, unsettled
 from onnxremat.system.interrupts import PLACING
+from onnxremat.target_table import TargetInfo
 from onnxremat.targets.static_plan import StaticPlan, emit_plan
 from onnxremat.targets.target import as_executed, own_schedule
 from onnxremat.tiling import TilingPlan
@@ -157,7 +158,7 @@ def rewrite(
     subject = prepare(loaded, options, progress)
     if options.verify and not same_from_the_start(subject.feed, subject.released.model):
         progress(UNSETTLED)
-        subject = unsettled(subject, options)
+        subject = unsettled(subject)
     result = _plan_and_verify(
         subject, limit, options, static=plan_target is not None, progress=progress, stop=stop
     )
@@ -184,20 +185,22 @@ def _plan_and_verify(
     if not subject.imported.graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to plan")
     info = options.target
-    target = info.kind.of(subject, options, progress)
+    target = info.kind.of(subject, progress)
     budget = limit.resolve(target.original.peak_bytes)
-    whole = substituted(subject, options, budget, target.rules, progress)
+    whole = substituted(
+        subject, budget, target.rules, progress, allow_rounding=options.allow_rounding
+    )
     graph = whole.imported.graph
     mode = ExecutionOrder(options.order)
     peak = find_peak(graph, own_schedule(whole.imported, mode), target.rules)
     prepare_planner(progress)
     started = time.perf_counter()
-    counted = options.iterations is not None
-    clock = (PlanningTime.counted if counted else PlanningTime)(options.time_limit)
-    planned = Attempts(target, options, budget, clock, progress, stop).best(whole)
+    limits = Limits(options.time_limit, options.iterations, options.seed, stop=stop)
+    deadline = Deadline.of_planning(limits)
+    planned = Attempts(target, options, budget, deadline, progress).best(whole)
     subject, made, plan = planned.subject, planned.made, planned.plan
     planning_seconds = time.perf_counter() - started
-    final = _with_record(target.recipe, planned, budget, options)
+    final = _with_record(target.recipe, planned, budget, info)
     verification = None
     if options.verify:
         verification = target.verify(subject, made, final)
@@ -229,26 +232,26 @@ def _plan_and_verify(
         rewritten=made.measured,
         expected_bytes=made.expected_bytes,
         sizes={name: shapes[name] for name in subject.feed.open_inputs},
-        any_size=not _sized(planned, options),
+        any_size=not _sized(planned, info),
         details=made.details,
         static=made.static,
         plan_output=None,
         verification=verification,
         planning_seconds=planning_seconds,
-        stopped=stop is not None and stop(),
+        stopped=deadline.stopped(),
         estimated=estimated_nodes(whole),
         estimated_reason=whole.profile.estimated_reason,
         attempts=planned.attempts,
     )
 
 
-def _sized(planned: Planned, options: Options) -> bool:
+def _sized(planned: Planned, info: TargetInfo) -> bool:
     """Whether what is written holds for the planned sizes only."""
-    return options.target.sized or planned.subject.sized
+    return info.sized or planned.subject.sized
 
 
 def _with_record(
-    recipe: Recipe, planned: Planned, limit_bytes: int | None, options: Options
+    recipe: Recipe, planned: Planned, limit_bytes: int | None, info: TargetInfo
 ) -> onnx.ModelProto:
     """The model with the record of its plan, and its sizes if it holds for them only."""
     subject, made, plan = planned.subject, planned.made, planned.plan
@@ -259,13 +262,13 @@ def _with_record(
         optimized = OptimizedFor(feed.optimized.level.value, feed.optimized.provider, width)
     if planned.tiling is not None:
         recipe = recipe.with_threads(planned.tiling.threads)
-    model, sized = made.model, _sized(planned, options)
+    model, sized = made.model, _sized(planned, info)
     if sized:
         model = declare_sizes(model, feed.binding, subject.types)
     record = PlanRecord.of(
         recipe,
         input_shapes=feed.binding.input_shapes,
-        figure=options.target.figure,
+        figure=info.figure,
         limit_bytes=limit_bytes,
         planned_peak_bytes=made.expected_bytes,
         measured_peak_bytes=made.measured.peak_bytes,

@@ -4,20 +4,20 @@ The planner minimises a model of memory, which is additive; the runtime's alloca
 emulated once a plan is finished (`forecast`); the runtime itself is the truth (`make`). The
 model's error on the model's own order is taken off the limit first; as long as a plan is expected
 to take, or takes, more than the limit, the target is lowered by the excess and planned again, from
-what was found so far. All rounds share the seconds of one `PlanningTime`. Where that misses,
+what was found so far. All rounds share the seconds of one `Deadline`. Where that misses,
 the search for the smallest peak may still keep the limit (`smallest_within`).
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
 from onnxremat.core.attempt import TAKEN, WHOLE_OPS, Attempt
 from onnxremat.core.bounds import PeakBound
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
-from onnxremat.core.problem import Limits, Plan, Planner, Problem
+from onnxremat.core.problem import Plan, Planner, Problem
 from onnxremat.core.schedule import Schedule
 from onnxremat.core.units import format_bytes
 
@@ -37,101 +37,15 @@ SMALLEST_SHARE = 0.85
 """Of the seconds that are left, for the smallest peak; the rest is for a faster plan of about that
 peak."""
 
-COUNTED_SECONDS = 1e6
-"""What planners have whose iterations are limited: enough not to end them."""
 
-OVER_SHARE = 0.01
-"""Where less than this share of the seconds is left, time is over: nothing could be done in it."""
-
-
-class PlanningTime:
-    """The seconds of a time limit: they pass while something is planned (`passing`), not while
-    models run or are measured. Those of a `part` are its parent's, too.
-
-    `now` is the clock of planners; `busy` that of what one thread does, which counts no seconds
-    while others have the processor, so that it ends at about the same place each time.
-    """
-
-    def __init__(
-        self,
-        seconds: float,
-        now: Callable[[], float] = time.monotonic,
-        parent: "PlanningTime | None" = None,
-        busy: Callable[[], float] = time.thread_time,
-    ) -> None:
-        self.seconds = seconds
-        self._now = now
-        self._busy = busy
-        self._parent = parent
-        self._passed = 0.0
-
-    @classmethod
-    def counted(cls, seconds: float) -> "PlanningTime":
-        """One that does not pass: what `seconds` are shared out for ends by counts of work alone,
-        so that it ends at the same place each time."""
-        return cls(seconds, now=_standing, busy=_standing)
-
-    @property
-    def busy(self) -> Callable[[], float]:
-        """The clock of what one thread does."""
-        return self._busy
-
-    @property
-    def left_seconds(self) -> float:
-        """What has not passed yet; 0 if more has."""
-        left = max(0.0, self.seconds - self._passed)
-        return left if self._parent is None else min(left, self._parent.left_seconds)
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing should be started any more."""
-        return self.passed(1 - OVER_SHARE) or (self._parent is not None and self._parent.over)
-
-    @property
-    def whole(self) -> "PlanningTime":
-        """What this is a part of."""
-        return self if self._parent is None else self._parent.whole
-
-    def passed(self, share: float) -> bool:
-        """Whether so much of it has passed."""
-        return self._passed >= share * self.seconds
-
-    def said(self) -> str:
-        """How long was planned, and whether that was all, in words."""
-        if self._now is _standing:
-            return "with so many --iterations"
-        limit = f"{self.whole.seconds:g}"
-        if self.whole.over:
-            return f"in the {limit} s of --time-limit, which are over"
-        return f"in {self._passed:.1f} of the {limit} s of --time-limit"
-
-    def part(self, share: float) -> "PlanningTime":
-        """A share of what is left."""
-        return PlanningTime(share * self.left_seconds, self._now, self, self._busy)
-
-    def share(self, share: float) -> "PlanningTime":
-        """A share of all, or what is left if that is less."""
-        return PlanningTime(share * self.seconds, self._now, self, self._busy)
-
-    @contextmanager
-    def passing(self, *, busy: bool = False) -> Iterator[None]:
-        """Inside, time passes; with `busy` only while this thread has the processor."""
-        now = self._busy if busy else self._now
-        began = now()
-        try:
-            yield
-        finally:
-            self._pass(now() - began)
-
-    def _pass(self, seconds: float) -> None:
-        self._passed += seconds
-        if self._parent is not None:
-            self._parent._pass(seconds)
-
-
-def _standing() -> float:
-    """A clock that stands still."""
-    return 0.0
+def said(deadline: Deadline) -> str:
+    """How long was planned, and whether that was all, in words."""
+    if deadline.limits.iterations is not None:
+        return "with so many --iterations"
+    limit = f"{deadline.whole.limits.seconds:g}"
+    if deadline.whole.spent:
+        return f"in the {limit} s of --time-limit, which are over"
+    return f"in {deadline.passed_seconds:.1f} of the {limit} s of --time-limit"
 
 
 class PlanMissedError(NoPlanFoundError):
@@ -202,8 +116,7 @@ class Found(Generic[M]):
 def plan_within(
     problem: Problem,
     planner: Planner,
-    limits: Limits,
-    clock: PlanningTime,
+    deadline: Deadline,
     runtime: Runtime[F, M],
     *,
     rewriters: str,
@@ -220,24 +133,24 @@ def plan_within(
     """
     limit = problem.budget_bytes
     if limit is None:
-        return smallest_within(problem, planner, limits, clock, runtime)
-    rounds, bound = _Rounds(problem, planner, limits, clock, runtime), runtime.bound
+        return smallest_within(problem, planner, deadline, runtime)
+    rounds, bound = _Rounds(problem, planner, deadline, runtime), runtime.bound
     floor = 0 if bound is None else bound.nbytes
     if bound is not None and floor > limit:
-        one = rounds.plan(None, min(clock.left_seconds, SMALLEST_SECONDS))
+        one = rounds.plan(None, min(deadline.left_seconds, SMALLEST_SECONDS))
         raise rounds.impossible(one, limit, bound, rewriters)
     target = max(floor, limit - max(0, runtime.error_bytes))
     smallest_bytes = None
     starts: tuple[Schedule, ...] = ()
     for left in reversed(range(MAX_ROUNDS)):
         share = (LATER_SHARE if starts else FIRST_SHARE) if left else 1.0
-        one = rounds.plan(target, share * clock.left_seconds, starts)
+        one = rounds.plan(target, share * deadline.left_seconds, starts)
         plan = one.plan
         starts = (plan.schedule,)
         if bound is not None and plan.peak_bound_bytes > limit:
             proved = PeakBound(plan.peak_bound_bytes, None, f"proved for {plan.scope}")
             raise rounds.impossible(one, limit, proved, rewriters)
-        last = left == 0 or not plan.meets(target) or target == floor or clock.over
+        last = left == 0 or not plan.meets(target) or target == floor or deadline.spent
         found = rounds.judged(one, limit, last=last)
         if isinstance(found, Found):
             return found
@@ -249,18 +162,18 @@ def plan_within(
 
 
 def smallest_within(
-    problem: Problem, planner: Planner, limits: Limits, clock: PlanningTime, runtime: Runtime[F, M]
+    problem: Problem, planner: Planner, deadline: Deadline, runtime: Runtime[F, M]
 ) -> Found[M]:
     """The plan of the smallest peak that is found, or a faster one of about that peak, measured.
 
     With a budget, the smallest alone, in as many seconds: what is found without one keeps the
     budget if it can be kept. Raises PlanMissedError if it does not.
     """
-    rounds, limit = _Rounds(problem, planner, limits, clock, runtime), problem.budget_bytes
-    best = rounds.plan(None, SMALLEST_SHARE * clock.left_seconds)
-    if limit is None and best.plan.extra_time > 0 and not clock.over:
+    rounds, limit = _Rounds(problem, planner, deadline, runtime), problem.budget_bytes
+    best = rounds.plan(None, SMALLEST_SHARE * deadline.left_seconds)
+    if limit is None and best.plan.extra_time > 0 and not deadline.spent:
         most = int((1 + ALIKE) * best.plan.peak_bytes)
-        faster = rounds.plan(most, clock.left_seconds, (best.plan.schedule,))
+        faster = rounds.plan(most, deadline.left_seconds, (best.plan.schedule,))
         if faster.plan.meets(most) and faster.plan.time_cost < best.plan.time_cost:
             rounds.ended(best, "refused: another plan of about that peak takes less time")
             best = faster
@@ -290,8 +203,7 @@ class _Rounds(Generic[F, M]):
 
     problem: Problem
     planner: Planner
-    limits: Limits
-    clock: PlanningTime
+    deadline: Deadline
     runtime: Runtime[F, M]
     attempts: list[Attempt] = field(default_factory=list)
 
@@ -300,10 +212,8 @@ class _Rounds(Generic[F, M]):
         began = time.perf_counter()
         given = (*starts, *self.problem.starts)
         asked = replace(self.problem, budget_bytes=target, starts=given)
-        if self.limits.iterations is not None:
-            seconds = COUNTED_SECONDS
-        with self.clock.passing():
-            plan = self.planner(asked, replace(self.limits, seconds=seconds))
+        with self.deadline.passing():
+            plan = self.planner(asked, self.deadline.granting(seconds))
         return _Round(target, plan, began)
 
     def ended(
@@ -368,8 +278,9 @@ class _Rounds(Generic[F, M]):
         below = "" if bound is None else f", and none below {format_bytes(bound.nbytes)} exists"
         found = f"the smallest peak found is {format_bytes(peak_bytes)}{below}"
         scope = f" ({plan.scope})" if plan.scope else ""
+        took = f"{said(self.deadline)}{scope}"
         return PlanMissedError(
-            f"no plan within {format_bytes(limit)} was found {self.clock.said()}{scope}; {found}; "
+            f"no plan within {format_bytes(limit)} was found {took}; {found}; "
             "try a longer --time-limit, another --planner or a higher --mem",
             found,
             peak_bytes,

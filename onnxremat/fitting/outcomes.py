@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 
 from onnxremat.core.attempt import TAKEN, WHOLE_OPS, Attempt
 from onnxremat.core.bounds import PeakBound
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.core.problem import Plan
 from onnxremat.core.schedule import Schedule
 from onnxremat.core.units import format_bytes
-from onnxremat.fitting.loop import PlanMissedError, PlanningTime
+from onnxremat.fitting.loop import PlanMissedError, said
 from onnxremat.subject import Subject
 from onnxremat.targets.target import Made
 from onnxremat.tiling import TilingPlan
@@ -139,7 +140,7 @@ def plans_of(tried: Sequence[Tried]) -> list[Planned]:
 def why_missed(
     tried: Sequence[Tried],
     tiles: TriedTiles,
-    clock: PlanningTime,
+    deadline: Deadline,
     budget_bytes: int,
     uncut: PeakBound | None,
     *,
@@ -169,10 +170,10 @@ def why_missed(
         found = "no tiles were found that help"
     else:
         found = f"no tiles were found that help: {reasons[0]}"
-    advice = "try a longer --time-limit" if tiles.late or clock.over else "try a higher --mem"
+    advice = "try a longer --time-limit" if tiles.late or deadline.spent else "try a higher --mem"
     of_whole = missed.found if isinstance(missed, PlanMissedError) else missed
     return NoPlanFoundError(
-        f"no plan within {format_bytes(budget_bytes)} was found {clock.said()}: "
+        f"no plan within {format_bytes(budget_bytes)} was found {said(deadline)}: "
         f"{found}; {advice} (whole ops: {of_whole})",
         attempts,
     )

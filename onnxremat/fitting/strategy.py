@@ -4,7 +4,7 @@ Subject -> substituted -> plan_within (whole ops)
              -> TileSearch -> tiled_subject -> plan_within (tiles)
              -> smallest_within (whole ops)
 
-All of it shares the seconds of one `PlanningTime`. Whole ops come first, with a share of them, or
+All of it shares the seconds of one `Deadline`. Whole ops come first, with a share of them, or
 with none if one op alone exceeds the limit. Then tiles, and what is left is for whole ops again.
 
 Whatever `--mem min` finds keeps every limit that it fits, so the searches for the smallest peak
@@ -14,21 +14,19 @@ the smallest peak is asked for.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from onnxremat.core.bounds import PeakBound, peak_bound
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.core.memory import MemoryRules, profile
-from onnxremat.core.problem import Limits, Problem, Progress, make_plan
+from onnxremat.core.problem import Planner, Problem, Progress, make_plan
 from onnxremat.core.schedule import Schedule
 from onnxremat.core.training import NotTrainingError, split_training
 from onnxremat.core.units import format_bytes, format_seconds
 from onnxremat.fitting.loop import (
     ALIKE,
-    COUNTED_SECONDS,
-    PlanningTime,
     Runtime,
     plan_within,
     smallest_within,
@@ -107,9 +105,8 @@ class Attempts:
     target: Target
     options: Options
     budget: int | None
-    clock: PlanningTime
+    deadline: Deadline
     progress: ProgressReport
-    stop: Callable[[], bool] | None
 
     def best(self, whole: Subject) -> Planned:
         """Whole ops if they keep the limit in the time of one pass, else whichever is better:
@@ -117,18 +114,18 @@ class Attempts:
         if self.budget is None:
             return self._smallest_of_all(whole)
         shares = self._shares(whole)
-        part = self.clock.share(shares.whole)
+        part = self.deadline.share(shares.whole)
         first = self._tried(whole, part) if self._possible(whole) else Tried()
         tried, tiled, base = [first], TriedTiles(), whole
         attempts = [*first.attempts]
         if self._may_cut(whole) and not self._enough(tried):
             order = self._order(whole, shares)
             if self._keeps(whole, order):
-                tried.append(self._tried(whole, self.clock.share(shares.tiled), starts=(order,)))
+                tried.append(self._tried(whole, self.deadline.share(shares.tiled), starts=(order,)))
                 attempts += tried[-1].attempts
             if not self._enough(tried):
                 seconds = ONLY_TILES if first.nothing else shares.tiles
-                base = tileable_subject(whole, self.options, self.budget, self.target.rules)
+                base = self._tileable(whole)
                 order = order if base is whole else self._order(base, shares)
                 tiled = self._tiled(base, order, tried, shares.tiled, seconds)
                 tried.append(tiled.last)
@@ -142,7 +139,7 @@ class Attempts:
             return taken_of(self._best_of(plans), attempts)
         bound = self._uncut_bound(base) if cut else None
         raise why_missed(
-            tried, tiled, self.clock, self.budget, bound, cut=cut, attempts=tuple(attempts)
+            tried, tiled, self.deadline, self.budget, bound, cut=cut, attempts=tuple(attempts)
         )
 
     def _smallest_of_all(self, whole: Subject) -> Planned:
@@ -152,38 +149,42 @@ class Attempts:
         cut = self._may_cut(whole)
         order = self._order(whole, shares) if cut else None
         starts = () if order is None else (order,)
-        first = Tried(self._planned(whole, self.clock.share(shares.smallest), starts=starts))
-        if order is None or self._stopped():
+        first = Tried(self._planned(whole, self.deadline.share(shares.smallest), starts=starts))
+        if order is None or self.deadline.stopped():
             return taken_of(self._best_of(plans_of([first])), first.attempts)
         seconds = ONLY_TILES if self._is_least(whole, first) else shares.tiles
-        base = tileable_subject(whole, self.options, self.budget, self.target.rules)
+        base = self._tileable(whole)
         order = order if base is whole else self._order(base, shares)
         tiled = self._tiled(base, order, [first], shares.tiled, seconds)
         best = self._best_of(plans_of([first, tiled.last]))
         return taken_of(best, first.attempts + tiled.attempts)
 
-    def _again(self, whole: Subject, first: Tried, part: PlanningTime, tiled: Tried) -> list[Tried]:
+    def _again(self, whole: Subject, first: Tried, part: Deadline, tiled: Tried) -> list[Tried]:
         """Whole ops in the time that is left, unless tiles were better: the smallest peak, in the
         seconds that it has where it is asked for, and from there what keeps the limit."""
         if first.nothing:
-            return [self._tried(whole, self.clock)] if tiled.planned is None else []
-        if self.clock.over or self._stopped() or isinstance(first.missed, InfeasibleError):
+            return [self._tried(whole, self.deadline)] if tiled.planned is None else []
+        if (
+            self.deadline.spent
+            or self.deadline.stopped()
+            or isinstance(first.missed, InfeasibleError)
+        ):
             return []
         found = first.planned is not None
         if found and (tiled.planned is not None or not part.passed(CUT_SHORT)):
             return []
-        seconds = self.clock.share(self._shares(whole).smallest)
+        seconds = self.deadline.share(self._shares(whole).smallest)
         smallest = self._tried(whole, seconds, starts=first.starts, smallest=True)
-        if self.clock.over or self._enough([smallest]):
+        if self.deadline.spent or self._enough([smallest]):
             return [smallest]
         starts = dict.fromkeys((*smallest.starts, *first.starts))
-        return [smallest, self._tried(whole, self.clock, starts=tuple(starts))]
+        return [smallest, self._tried(whole, self.deadline, starts=tuple(starts))]
 
     def _enough(self, tried: list[Tried]) -> bool:
         """Whether nothing better is looked for: a plan keeps the limit in the time of one pass, or
         there is one and planning is to stop."""
         plans = plans_of(tried)
-        return bool(plans) and (self._stopped() or self._best_of(plans).extra_time <= 0)
+        return bool(plans) and (self.deadline.stopped() or self._best_of(plans).extra_time <= 0)
 
     def _may_cut(self, whole: Subject) -> bool:
         """Whether tiles are allowed, and the outputs, which they make whole too, fit the limit."""
@@ -199,9 +200,6 @@ class Attempts:
         except NotTrainingError:
             return USUAL
         return TRAINING
-
-    def _stopped(self) -> bool:
-        return self.stop is not None and self.stop()
 
     def _bound(self, subject: Subject) -> PeakBound | None:
         rules = self.target.bound_rules
@@ -221,14 +219,14 @@ class Attempts:
     def _tried(
         self,
         subject: Subject,
-        clock: PlanningTime,
+        deadline: Deadline,
         *,
         tiling: TilingPlan | None = None,
         starts: tuple[Schedule, ...] = (),
         smallest: bool = False,
     ) -> Tried:
         try:
-            return Tried(self._planned(subject, clock, tiling, starts=starts, smallest=smallest))
+            return Tried(self._planned(subject, deadline, tiling, starts=starts, smallest=smallest))
         except (InfeasibleError, NoPlanFoundError) as error:
             return Tried(missed=error)
 
@@ -242,14 +240,14 @@ class Attempts:
     def _planned(
         self,
         subject: Subject,
-        clock: PlanningTime,
+        deadline: Deadline,
         tiling: TilingPlan | None = None,
         *,
         starts: tuple[Schedule, ...] = (),
         smallest: bool = False,
     ) -> Planned:
         """A plan of the subject that keeps the limit where it is measured, looked for in the time
-        of `clock`, from the file's order and `starts`, or as the `smallest` peak."""
+        of `deadline`, from the file's order and `starts`, or as the `smallest` peak."""
         target, options = self.target, self.options
         graph = subject.imported.graph
         mode = ExecutionOrder(options.order)
@@ -274,13 +272,31 @@ class Attempts:
             extra_time=lambda plan: extra_time(plan, tiling),
         )
         planner = PLANNERS[options.planner].function
-        limits = _limits(graph.total_cost(), options, self.progress, self.stop)
+        planner = _telling(planner, graph.total_cost(), self.progress)
+        count = options.iterations
+        most = f"{options.time_limit:g} s in all" if count is None else f"{count} iterations a plan"
+        self.progress(PLANNING, f"at most {most}")
         if smallest:
-            found = smallest_within(problem, planner, limits, clock, runtime)
+            found = smallest_within(problem, planner, deadline, runtime)
         else:
-            allowed = _allowed(options)
-            found = plan_within(problem, planner, limits, clock, runtime, rewriters=allowed)
+            found = plan_within(problem, planner, deadline, runtime, rewriters=self._allowed())
         return Planned(subject, found.plan, found.made, tiling, found.attempts)
+
+    def _allowed(self) -> str:
+        """The rewriters that are allowed, in words."""
+        named = ["reordering"]
+        if self.options.recompute:
+            named.insert(0, "recomputation")
+        named.append("exact substitutes")
+        if self.options.allow_rounding:
+            named.append("substitutes that round differently")
+        else:
+            named[-1] += " (--allow-rounding permits more)"
+        return ", ".join(named[:-1]) + " and " + named[-1]
+
+    def _tileable(self, whole: Subject) -> Subject:
+        rounding = self.options.allow_rounding
+        return tileable_subject(whole, self.budget, self.target.rules, allow_rounding=rounding)
 
     def _tiled(
         self,
@@ -295,16 +311,16 @@ class Attempts:
         the model in them each time."""
         self.progress(CHOOSING)
         order = self._order_of_tiles(whole, order)
-        base = ordered_subject(whole, order, self.target.rules, self.options)
-        budget, part = self.budget, self.clock.share(choosing)
-        search = TileSearch(base, self._tiling, part.seconds, self.stop, part.busy)
+        base = ordered_subject(whole, order, self.target.rules)
+        budget, part = self.budget, self.deadline.share(choosing, busy=True)
+        search = TileSearch(base, self._tiling, part)
         found = TriedTiles()
         for share in TILING_TARGETS:
             if share is not None and found.tiling is not None and not found.tiling.meets(budget):
                 continue
             self.progress(CHOOSING)
             began, asked = time.perf_counter(), self._part_of_budget(share)
-            with part.passing(busy=True):
+            with part.passing():
                 tiling = search.plan(asked, part.left_seconds)
             if budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
                 tiling = self._descended(search, ONLY_TILES - choosing)
@@ -318,11 +334,11 @@ class Attempts:
                 found = found if again else untried(why)
                 continue
             self.progress("running the tiled model to learn sizes, workspace and times")
-            tiled = tiled_subject(base, tiling, self.options)
+            tiled = tiled_subject(base, tiling)
             if not self._possible(tiled):
                 found = untried("one op of the model in tiles exceeds the limit alone")
                 continue
-            seconds = self.clock.share(planning)
+            seconds = self.deadline.share(planning)
             one = self._tried(tiled, seconds, tiling=tiling, smallest=share is None)
             found = found.with_tried(tiling, one)
             if one.planned is not None:
@@ -331,9 +347,9 @@ class Attempts:
 
     def _descended(self, search: TileSearch, share: float) -> TilingPlan:
         """The smallest peak after a share of all seconds more."""
-        more = self.clock.share(share)
-        search.extend(more.seconds)
-        with more.passing(busy=True):
+        more = self.deadline.share(share, busy=True)
+        search.extend(more.limits.seconds)
+        with more.passing():
             return search.plan(None, more.left_seconds)
 
     def _only_tiles(self, whole: Subject, tiling: TilingPlan) -> bool:
@@ -357,13 +373,10 @@ class Attempts:
         own = own_schedule(whole.imported, ExecutionOrder(self.options.order))
         if self.options.planner == "given_order":
             return own
-        part = self.clock.share(shares.order)
-        count = self.options.iterations
-        seconds = part.left_seconds if count is None else COUNTED_SECONDS
-        limits = Limits(seconds, count, self.options.seed, stop=self.stop)
+        part = self.deadline.share(shares.order)
         problem = Problem(graph, self.target.rules, max_copies=1)
         with part.passing():
-            return PLANNERS["reorder"].function(problem, limits).schedule
+            return PLANNERS["reorder"].function(problem, part.granting(part.left_seconds)).schedule
 
     def _order_of_tiles(self, whole: Subject, found: Schedule) -> Schedule:
         """The order that regions are parts of: the file's own, or the one that was found."""
@@ -397,10 +410,11 @@ class Attempts:
 
 def substituted(
     subject: Subject,
-    options: Options,
     budget: int | None,
     rules: MemoryRules,
     progress: ProgressReport,
+    *,
+    allow_rounding: bool,
 ) -> Subject:
     """Substitutes where they are needed: exact ones, which may take time, for ops that alone exceed
     the limit under `rules`; those that round differently, if they are allowed, for ops that take
@@ -409,30 +423,17 @@ def substituted(
         graph = subject.imported.graph
         budget = max(peak_bound(graph, rules).nbytes, LEAST_REPLACED_BYTES) - 1
     chosen = [(substitutions(exact=True), budget + 1)]
-    if options.allow_rounding:
+    if allow_rounding:
         chosen.append((substitutions(exact=False), budget // 2))
     for allowed, threshold in chosen:
         progress("looking for kernels that others can replace")
-        subject = with_substitutes(subject, options, allowed, threshold, rules)
+        subject = with_substitutes(subject, allowed, threshold, rules)
     return subject
 
 
-def _allowed(options: Options) -> str:
-    """The rewriters that were allowed, in words."""
-    named = ["reordering"]
-    if options.recompute:
-        named.insert(0, "recomputation")
-    named.append("exact substitutes")
-    if options.allow_rounding:
-        named.append("substitutes that round differently")
-    else:
-        named[-1] += " (--allow-rounding permits more)"
-    return ", ".join(named[:-1]) + " and " + named[-1]
+def _telling(planner: Planner, one_pass: int, progress: ProgressReport) -> Planner:
+    """The planner, telling of each better plan that it finds."""
 
-
-def _limits(
-    one_pass: int, options: Options, progress: ProgressReport, stop: Callable[[], bool] | None
-) -> Limits:
     def report(better: Progress) -> None:
         extra = 100 * (better.time_cost / one_pass - 1) if one_pass else 0.0
         progress(
@@ -441,7 +442,4 @@ def _limits(
             f"after {format_seconds(better.seconds)}",
         )
 
-    count = options.iterations
-    most = f"{options.time_limit:g} s in all" if count is None else f"{count} iterations a plan"
-    progress(PLANNING, f"at most {most}")
-    return Limits(iterations=options.iterations, seed=options.seed, on_progress=report, stop=stop)
+    return lambda problem, limits: planner(problem, replace(limits, on_progress=report))

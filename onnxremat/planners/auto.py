@@ -1,11 +1,11 @@
 """The portfolio: what is cheap and proves something first, the long search last."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from onnxremat.core.bounds import peak_bound
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.graph import Graph
 from onnxremat.core.problem import Limits, Plan, Planner, PlanStatus, Problem, make_plan
 from onnxremat.core.schedule import Schedule
@@ -20,7 +20,7 @@ from onnxremat.planners.pwremat import pwremat
 from onnxremat.planners.reorder import reorder
 from onnxremat.planners.retention.staged import BETWEEN
 from onnxremat.planners.revolve import revolve
-from onnxremat.planners.search.engine import Clock, Score, admissible, report
+from onnxremat.planners.search.engine import Score, admissible, make_ready, report
 from onnxremat.planners.search.repeated_blocks import block_plan, repeats
 from onnxremat.planners.twremat import twremat
 from onnxremat.planners.windows import WHOLE, settle
@@ -71,36 +71,36 @@ def auto(problem: Problem, limits: Limits) -> Plan:
     example). That would be exact where the part behind repeats no more than making that value
     costs; graphs with gradients have no such cut.
     """
-    started = time.monotonic()
+    deadline = Deadline(limits)
     plan = given_order(problem, limits)
     if plan.status in (PlanStatus.OPTIMAL, PlanStatus.INFEASIBLE):
         return _named(plan)
-    clock = Clock(limits, started)
+    make_ready(deadline)
     may_copy = problem.max_copies != 1 and not problem.depth_first
     if may_copy and problem.budget_bytes is not None and len(problem.graph.ops) >= BLOCKS_FROM:
-        plan = _better(problem, plan, _from_blocks(problem, _share(limits, clock, BLOCKS_SHARE)))
+        plan = _better(problem, plan, _from_blocks(problem, deadline.limited(BLOCKS_SHARE)))
     ordered: tuple[Schedule, ...] = ()
     training = may_copy and _is_training(problem.graph, limits)
     if not problem.fixed_order:
         share = REORDER_SHARE if problem.budget_bytes is not None else REORDER_SHARE_SMALLEST
         share = REORDER_SHARE_TRAINING if training else share
         share = share if may_copy else 1.0
-        order = reorder(problem, _share(limits, clock, share))
+        order = reorder(problem, deadline.limited(share))
         plan, ordered = _better(problem, plan, order), (order.schedule,)
     proved = plan.status in (PlanStatus.OPTIMAL, PlanStatus.INFEASIBLE)
-    if proved or not may_copy or clock.over():
+    if proved or not may_copy or deadline.over():
         return _named(plan)
     if training:
-        plan = _trained(problem, plan, ordered, limits, clock)
+        plan = _trained(problem, plan, ordered, deadline)
     else:
         share = SEARCH_SHARE if len(problem.graph.ops) <= WHOLE else SEARCH_SHARE_LARGE
         share = share if problem.budget_bytes is not None else 1.0
         starts = dict.fromkeys((plan.schedule, *ordered, *problem.starts))
         warm = replace(problem, starts=tuple(starts))
-        plan = _better(problem, plan, local_search(warm, _share(limits, clock, share)))
-    if plan.status is not PlanStatus.FEASIBLE or problem.budget_bytes is None or clock.over():
+        plan = _better(problem, plan, local_search(warm, deadline.limited(share)))
+    if plan.status is not PlanStatus.FEASIBLE or problem.budget_bytes is None or deadline.over():
         return _named(plan)
-    return _named(_settled(problem, plan, _share(limits, clock, 1.0), clock))
+    return _named(_settled(problem, plan, deadline))
 
 
 def _is_training(graph: Graph, limits: Limits) -> bool:
@@ -114,9 +114,7 @@ def _is_training(graph: Graph, limits: Limits) -> bool:
     return True
 
 
-def _trained(
-    problem: Problem, plan: Plan, ordered: Sequence[Schedule], limits: Limits, clock: Clock
-) -> Plan:
+def _trained(problem: Problem, plan: Plan, ordered: Sequence[Schedule], deadline: Deadline) -> Plan:
     """The best plan of a training graph: from planners of such graphs, then `local_search`.
 
     A search stays near what it starts from, and which start is good shows only once it has run. So
@@ -125,79 +123,78 @@ def _trained(
     from the start of the best. It begins where the short one began, for what a short search ends in
     is hard to leave.
     """
-    quiet = replace(limits, on_progress=None)
     orders = (*ordered, *problem.starts)
     if problem.budget_bytes is not None:
         orders = (*problem.starts, *ordered)
     starts = list(dict.fromkeys((*orders, plan.schedule)))
     made = []
     for planner, share in STARTERS:
-        if clock.over():
+        if deadline.over():
             return plan
-        part = _share(quiet, clock, share)
+        part = _quiet(deadline, share)
         made.append(planner(problem, replace(part, iterations=0) if planner in POLISHED else part))
-        plan = _reported(problem, plan, made[-1], clock)
+        plan = _reported(problem, plan, made[-1], deadline)
     made.sort(key=partial(_rank, problem))
     if problem.budget_bytes is None:
         starts = starts[:1]
     starts = list(dict.fromkeys((*starts, *(one.schedule for one in made))))[:MOST_STARTS]
     if problem.budget_bytes is None:
-        plan, starts = _raced(problem, plan, starts, quiet, clock)
+        plan, starts = _raced(problem, plan, starts, deadline)
     for turn, start in enumerate(starts):
-        if clock.over():
+        if deadline.over():
             break
         long = LONG_SHARE if problem.budget_bytes is not None and turn < 2 else 1.0
-        found = local_search(replace(problem, starts=(start,)), _share(quiet, clock, long))
-        plan = _reported(problem, plan, found, clock)
+        found = local_search(replace(problem, starts=(start,)), _quiet(deadline, long))
+        plan = _reported(problem, plan, found, deadline)
     return plan
 
 
 def _raced(
-    problem: Problem, plan: Plan, starts: Sequence[Schedule], limits: Limits, clock: Clock
+    problem: Problem, plan: Plan, starts: Sequence[Schedule], deadline: Deadline
 ) -> tuple[Plan, list[Schedule]]:
     """The best plan after a short search from each start, and the starts, the most promising
     first."""
     ends: list[tuple[tuple[bool, int, int, int], Schedule]] = []
     for done, start in enumerate(starts):
-        if clock.over():
+        if deadline.over():
             break
         left = 1 - HEATS_SHARE * done / len(starts)
-        part = _share(limits, clock, HEATS_SHARE / len(starts) / left)
+        part = _quiet(deadline, HEATS_SHARE / len(starts) / left)
         found = local_search(replace(problem, starts=(start,)), part)
         ends.append((_rank(problem, found), start))
-        plan = _reported(problem, plan, found, clock)
+        plan = _reported(problem, plan, found, deadline)
     return plan, [start for _, start in sorted(ends, key=lambda end: end[0])]
 
 
-def _reported(problem: Problem, old: Plan, new: Plan, clock: Clock) -> Plan:
+def _reported(problem: Problem, old: Plan, new: Plan, deadline: Deadline) -> Plan:
     """The better one of two, told to the caller if it is the new one."""
     better = _better(problem, old, new)
     if better is not old:
-        report(clock, Score(new.schedule, new.peak_bytes, new.time_cost))
+        report(deadline, Score(new.schedule, new.peak_bytes, new.time_cost))
     return better
 
 
 def _from_blocks(problem: Problem, limits: Limits) -> Plan:
     """A plan that treats all copies of a block alike; the given order if there is none in time."""
-    clock = Clock(limits, time.monotonic())
+    deadline = Deadline(limits)
     order = order_of_file(problem.graph)
     found = None
     if repeats(problem.graph, problem.rules):
-        found = block_plan(problem, order, clock.over)
+        found = block_plan(problem, order, deadline)
     if found is None or not admissible(problem, found):
         found = order
     bound = peak_bound(problem.graph, problem.rules).nbytes
     return make_plan(problem, found, "blocks", peak_bound_bytes=bound)
 
 
-def _settled(problem: Problem, plan: Plan, limits: Limits, clock: Clock) -> Plan:
+def _settled(problem: Problem, plan: Plan, deadline: Deadline) -> Plan:
     """The plan proved or improved by constraint programming.
 
     Where the order is free, the fastest plan of one order is not called optimal; the scope says
     what it is the fastest of.
     """
     best = Score(plan.schedule, plan.peak_bytes, plan.time_cost)
-    found = settle(problem, best, limits, clock.over, plan.time_bound)
+    found = settle(problem, best, deadline, plan.time_bound)
     if not found.proved and found.best is best:
         return plan
     scope = ""
@@ -218,10 +215,9 @@ def _settled(problem: Problem, plan: Plan, limits: Limits, clock: Clock) -> Plan
     )
 
 
-def _share(limits: Limits, clock: Clock, share: float) -> Limits:
-    """A share of the seconds left, and the same share of the iterations."""
-    iterations = None if limits.iterations is None else max(1, int(limits.iterations * share))
-    return replace(limits, seconds=max(clock.left(), 0.0) * share, iterations=iterations)
+def _quiet(deadline: Deadline, share: float) -> Limits:
+    """`Deadline.limited` for planners that tell nobody what they find."""
+    return replace(deadline.limited(share), on_progress=None)
 
 
 def _better(problem: Problem, old: Plan, new: Plan) -> Plan:

@@ -23,6 +23,7 @@ from itertools import islice
 
 import numpy as np
 
+from onnxremat.core.deadline import Deadline, StoppedError
 from onnxremat.core.problem import Limits, Plan, Problem
 from onnxremat.core.training import Stages, TrainingSplit
 from onnxremat.planners.chains.chain_dp import SLOTS, FloatingTable, PersistentTable
@@ -37,7 +38,6 @@ from onnxremat.planners.chains.chain_stages import (
 )
 from onnxremat.planners.chen import MOST_STAGES as MOST_EQUAL_STAGES
 from onnxremat.planners.chen import every_number
-from onnxremat.planners.search.stopping import Stop, StoppedError
 
 MOST_STAGES = 200
 """Longer chains are merged to it: a table of 200 stages and 500 slots takes a second."""
@@ -71,7 +71,7 @@ def _search(split: TrainingSplit, chooser: Chooser) -> str:
     found = chains(split, chooser, MOST_STAGES)
     models = []
     for stages in sorted(found, key=lambda stages: len(stages.forward)):
-        if chooser.over():
+        if chooser.deadline.over():
             break
         model = chain_of_stages(stages, chooser.problem.rules)
         models += [(stages, model), (stages, without_gradients(model))]
@@ -80,13 +80,13 @@ def _search(split: TrainingSplit, chooser: Chooser) -> str:
         attempts = [equal]
         for stages, model in models:
             try:
-                sequences = make(model, chooser.over)
+                sequences = make(model, chooser.deadline)
             except StoppedError:
                 break
             if sequences is not None:
                 attempts.append(_attempts(chooser, stages, sequences))
                 deque(islice(attempts[-1], FIRST_ATTEMPTS), maxlen=0)
-        while attempts and not chooser.over():
+        while attempts and not chooser.deadline.over():
             attempts = [one for one in attempts if next(one, False)]
     return described(found)
 
@@ -96,17 +96,17 @@ def _limit_bytes(chain: Chain) -> int:
     return max(simulate(chain, store_all(chain.stages)).peak_bytes, 1)
 
 
-def _persistent(chain: Chain, stop: Stop) -> "_Sequences | None":
-    return _Sequences(PersistentTable(chain, _limit_bytes(chain), SLOTS, stop))
+def _persistent(chain: Chain, deadline: Deadline) -> "_Sequences | None":
+    return _Sequences(PersistentTable(chain, _limit_bytes(chain), SLOTS, deadline))
 
 
-def _floating(chain: Chain, stop: Stop) -> "_Sequences | None":
+def _floating(chain: Chain, deadline: Deadline) -> "_Sequences | None":
     """The sequences of C_FL, unless the chain is too long or they are none the faster."""
     if chain.stages > FLOATING_STAGES:
         return None
     limit = _limit_bytes(chain)
-    table = FloatingTable(chain, limit, FLOATING_SLOTS, stop)
-    persistent = PersistentTable(chain, limit, FLOATING_SLOTS, stop).makespans()
+    table = FloatingTable(chain, limit, FLOATING_SLOTS, deadline)
+    persistent = PersistentTable(chain, limit, FLOATING_SLOTS, deadline).makespans()
     faster = table.makespans() < np.minimum(persistent, NEVER) * (1 - ROUNDING)
     return _Sequences(table) if faster.any() else None
 
@@ -158,7 +158,7 @@ def _attempts(chooser: Chooser, stages: Stages, sequences: Sequence[Operations])
     each."""
     slowest = len(sequences)
     for index in halving(len(sequences)):
-        if index >= slowest or chooser.over():
+        if index >= slowest or chooser.deadline.over():
             continue
         found = chooser.show_sequence(stages, sequences[index])
         if chooser.meets(found):

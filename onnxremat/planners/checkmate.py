@@ -18,7 +18,6 @@ may take half of the seconds.
 """
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,13 +25,13 @@ from datetime import timedelta
 from ortools.math_opt.python import mathopt  # type: ignore[import-untyped]
 
 from onnxremat.core.bounds import peak_bound
+from onnxremat.core.deadline import CUT_SHORT, Deadline, StoppedError
 from onnxremat.core.graph import TensorKind
 from onnxremat.core.problem import Limits, Plan, Problem, make_plan
 from onnxremat.core.schedule import Schedule, given_order, without_unread
 from onnxremat.planners.retention.intervals import takeover_pairs
 from onnxremat.planners.retention.staged import BETWEEN
 from onnxremat.planners.search.engine import admissible, best_of, best_start
-from onnxremat.planners.search.stopping import CUT_SHORT, StoppedError, ask, asking
 
 TOLERANCE = 1e-6
 """How far, relatively, a bound of HiGHS may be above the true one."""
@@ -195,8 +194,9 @@ class _Program:
         *,
         whole: bool,
     ) -> None:
-        self.started, self.limits = time.monotonic(), limits
-        ask(self._over)
+        self.deadline = Deadline(limits)
+        self.stating = self.deadline.until(STATING_SHARE)
+        self.stating.ask()
         self.problem, self.graph, self.whole = problem, problem.graph, whole
         self.model = mathopt.Model()
         rules, graph = problem.rules, problem.graph
@@ -211,9 +211,9 @@ class _Program:
         self.held: dict[tuple[int, int], mathopt.Variable] = {}
         self._make_variables()
         self._state_dependencies()
-        for stage in asking(range(self.stages), self._over):
+        for stage in self.stating.asking(range(self.stages)):
             self._state_memory(stage)
-        for v in asking(range(self.stages), self._over):
+        for v in self.stating.asking(range(self.stages)):
             self._state_copies(v, max_copies)
         self.time_unit = max(1.0, graph.total_cost() / MOST_TIME)
         self.model.minimize(
@@ -224,19 +224,11 @@ class _Program:
             )
         )
 
-    def _over(self) -> bool:
-        """Whether the limits leave no time to state more."""
-        limits, spent = self.limits, time.monotonic() - self.started
-        if limits.iterations == 0 or spent > STATING_SHARE * limits.seconds:
-            return True
-        return limits.stop is not None and limits.stop()
-
     def solve(self) -> mathopt.SolveResult:
         """Solve within what is left of the limits; an iteration is a node of the search tree."""
-        limits = self.limits
-        left = limits.seconds - (time.monotonic() - self.started)
+        limits = self.deadline.limits
         parameters = mathopt.SolveParameters(
-            time_limit=timedelta(seconds=max(left, 0.0)),
+            time_limit=timedelta(seconds=self.deadline.left_seconds),
             node_limit=limits.iterations if self.whole else None,
             relative_gap_tolerance=0.0,
             absolute_gap_tolerance=0.0,
@@ -260,12 +252,12 @@ class _Program:
         return self.model.add_variable(lb=0.0, ub=1.0, is_integer=self.whole, name=name)
 
     def _make_variables(self) -> None:
-        for stage in asking(range(self.stages), self._over):
+        for stage in self.stating.asking(range(self.stages)):
             for v in range(stage + 1):
                 op = self.graph.ops[v]
                 if v == stage or (op.recomputable and not op.eager):
                     self.run[stage, v] = self._binary(f"R {stage} {v}")
-        for stage in asking(range(1, self.stages + 1), self._over):
+        for stage in self.stating.asking(range(1, self.stages + 1)):
             for t in self.made:
                 if self.graph.producer[t] < stage and (stage < self.stages or t in self.final):
                     self.held[stage, t] = self._binary(f"S {stage} {t}")
@@ -273,13 +265,13 @@ class _Program:
     def _state_dependencies(self) -> None:
         """Equations 1b to 1e; behind the last stage the outputs are held."""
         add = self.model.add_linear_constraint
-        for (stage, v), x in asking(self.run.items(), self._over):
+        for (stage, v), x in self.stating.asking(self.run.items()):
             if v == stage:
                 add(x == 1.0)
             for t in dict.fromkeys(self.graph.ops[v].inputs):
                 if self.graph.tensors[t].kind is TensorKind.ACTIVATION:
                     add(x <= self._sum(self._run(stage, t), self._held(stage, t)))
-        for (stage, t), x in asking(self.held.items(), self._over):
+        for (stage, t), x in self.stating.asking(self.held.items()):
             add(x <= self._sum(self._run(stage - 1, t), self._held(stage - 1, t)))
             if stage == self.stages:
                 add(x == 1.0)

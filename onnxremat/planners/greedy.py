@@ -13,16 +13,16 @@ was read, which ends the walk; without a budget the limit is lowered by bisectio
 recomputation and limit, n the length of the sequence.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onnxremat.core.bounds import peak_bound
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.graph import TensorKind
 from onnxremat.core.memory import profile
 from onnxremat.core.problem import Limits, Plan, Problem, make_plan
 from onnxremat.core.schedule import Schedule, ScheduleError, check
-from onnxremat.planners.search.engine import Score, Stopwatch, best_start, report, score
+from onnxremat.planners.search.engine import Score, best_start, report, score
 
 BLOCKS = (1, 2, 4, 8)
 """The most ops recomputed for one value, tried in turn."""
@@ -37,13 +37,13 @@ def greedy(problem: Problem, limits: Limits) -> Plan:
     """A plan by one walk over the best start; without a budget, by some walks at lower limits."""
     bound = peak_bound(problem.graph, problem.rules).nbytes
     start = best_start(problem)
-    walk = _GreedyWalk(problem, Stopwatch(limits, time.monotonic()))
+    walk = _GreedyWalk(problem, Deadline(limits))
     best = start
     if problem.budget_bytes is not None and bound <= problem.budget_bytes < start.peak_bytes:
         best = walk.better(best, start, problem.budget_bytes)
     low, high = bound, start.peak_bytes
     for _ in range(BISECTIONS if problem.budget_bytes is None else 0):
-        if low >= high or walk.watch.over():
+        if low >= high or walk.deadline.over():
             break
         limit = (low + high) // 2
         best = walk.better(best, start, limit)
@@ -71,8 +71,8 @@ class _GreedyChoice:
 class _GreedyWalk:
     """Walks over a sequence that grows while it is walked; a change is an iteration."""
 
-    def __init__(self, problem: Problem, watch: Stopwatch) -> None:
-        self.problem, self.watch = problem, watch
+    def __init__(self, problem: Problem, deadline: Deadline) -> None:
+        self.problem, self.deadline = problem, deadline
         self.graph = problem.graph
         self.size = [problem.rules.nbytes(t) for t in problem.graph.tensors]
 
@@ -81,7 +81,7 @@ class _GreedyWalk:
         found = score(self.problem, self._at(start.schedule, limit_bytes))
         if not found.better_than(best, self.problem.budget_bytes):
             return best
-        report(self.watch, found)
+        report(self.deadline, found)
         return found
 
     def _at(self, schedule: Schedule, limit_bytes: int) -> Schedule:
@@ -89,12 +89,12 @@ class _GreedyWalk:
         live = profile(self.graph, schedule, self.problem.rules).live_bytes
         step = 0
         while step < len(schedule) and len(schedule) < longest:
-            while live[step] > limit_bytes and not self.watch.over():
+            while live[step] > limit_bytes and not self.deadline.over():
                 changed = self._relieved(schedule, step, live[step])
                 if changed is None:
                     break
                 schedule, live = changed
-                self.watch.count(1)
+                self.deadline.count(1)
             step += 1
         return schedule
 

@@ -11,22 +11,23 @@ The price of a move is the length of the lifetimes it changes (`_state`), 3 to 1
 """
 
 import itertools
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from onnxremat.core.bounds import peak_bound
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.problem import Limits, Plan, Problem, make_plan
 from onnxremat.core.schedule import Schedule, given_order
 from onnxremat.planners.exact_order.fast_orders import candidate_orders
 from onnxremat.planners.retention.time_bound import least_time_of
 from onnxremat.planners.search.engine import (
-    Clock,
+    STARTS_SHARE,
     Cooling,
     Engine,
     Score,
     admissible,
     lower_peak,
+    make_ready,
     report,
     score,
     usable_processors,
@@ -73,34 +74,34 @@ def local_search(problem: Problem, limits: Limits) -> Plan:
     proved to be needed, when the peak reaches its lower bound, and when two rounds in a row
     improved nothing though the budget is met.
     """
-    started = time.monotonic()
+    deadline = Deadline(limits)
     bound = peak_bound(problem.graph, problem.rules).nbytes
     target = bound if problem.budget_bytes is None else problem.budget_bytes
     least_time = 0
     if not problem.graph.ops or bound > target:
         best = score(problem, given_order(problem.graph))
     else:
-        clock = Clock(limits, started)
-        least_time = least_time_of(
-            problem, lambda: clock.over() or clock.seconds() > BOUND_SHARE * limits.seconds
-        )
-        best = _search(problem, clock, bound, target, least_time)
+        make_ready(deadline)
+        least_time = least_time_of(problem, deadline.until(BOUND_SHARE))
+        best = _search(problem, deadline, bound, target, least_time)
     return make_plan(
         problem, best.schedule, "local_search", peak_bound_bytes=bound, time_bound=least_time
     )
 
 
-def _search(problem: Problem, clock: Clock, bound: int, target: int, least_time: int) -> Score:
-    starts = _scored(problem, _starts(problem, clock.limits.seed), clock)
+def _search(
+    problem: Problem, deadline: Deadline, bound: int, target: int, least_time: int
+) -> Score:
+    starts = _scored(problem, _starts(problem, deadline.limits.seed), deadline)
     best = starts[0]
-    report(clock, best)
-    engine = Engine(problem, best, clock, Cooling(), least_time)
+    report(deadline, best)
+    engine = Engine(problem, best, deadline, Cooling(), least_time)
     if problem.budget_bytes is None:
         lower_peak(engine, bound, LOWERING)
         target = engine.best.peak_bytes
     engines = [engine]
-    for stream in range(1, _threads(clock.limits)):
-        engines.append(Engine(problem, engine.best, clock, Cooling(), least_time, stream))
+    for stream in range(1, _threads(deadline.limits)):
+        engines.append(Engine(problem, engine.best, deadline, Cooling(), least_time, stream))
     if problem.budget_bytes is None:
         starts = [engine.best]
     _hasten(engines, starts, target)
@@ -122,12 +123,12 @@ def _starts(problem: Problem, seed: int) -> Iterator[Schedule]:
         yield from candidate_orders(problem.graph, problem.rules, seed, 0)
 
 
-def _scored(problem: Problem, schedules: Iterable[Schedule], clock: Clock) -> list[Score]:
+def _scored(problem: Problem, schedules: Iterable[Schedule], deadline: Deadline) -> list[Score]:
     """The best of the schedules, and behind it others that cycles start from, too."""
-    found = []
+    found, enough = [], deadline.until(STARTS_SHARE)
     for schedule in dict.fromkeys(schedules):
         found.append(score(problem, schedule))
-        if clock.started_enough():
+        if enough.over():
             break
     best = found[0]
     for other in found[1:]:
@@ -142,7 +143,7 @@ def _hasten(engines: Sequence[Engine], starts: Sequence[Score], target: int) -> 
     then go on from the best of all. Cycles that start over take turns at the starts.
     """
     turns = itertools.cycle(starts)
-    clock = engines[0].clock
+    deadline = engines[0].deadline
     ops = len(engines[0].problem.graph.ops)
     few, large = FEW_MOVES * ops, ops >= LARGE
     best = engines[0].best
@@ -150,10 +151,10 @@ def _hasten(engines: Sequence[Engine], starts: Sequence[Score], target: int) -> 
     with ThreadPoolExecutor(len(engines)) as pool:
         while (
             (idle < 2 or rounds < FEWEST_ROUNDS)
-            and not clock.over()
+            and not deadline.over()
             and not engines[0].finished(target)
         ):
-            before, moves = best, clock.iterations
+            before, moves = best, deadline.iterations
             hot_round = rounds > 0 if large else rounds >= 2 and rounds % 2 == 0
             cycles = HOT_ROUND if hot_round else ROUND
             for first in range(0, len(cycles), len(engines)):
@@ -169,7 +170,7 @@ def _hasten(engines: Sequence[Engine], starts: Sequence[Score], target: int) -> 
                     best = engine.best if engine.best.better_than(best, target) else best
                 for engine in engines:
                     engine.best = best
-            if clock.iterations - moves < few:
+            if deadline.iterations - moves < few:
                 turns = itertools.cycle([best])
             met = best.peak_bytes <= target
             idle = idle + 1 if met and best is before else 0

@@ -16,6 +16,7 @@ sets.
 
 from collections.abc import Iterator
 
+from onnxremat.core.deadline import StoppedError
 from onnxremat.core.problem import Limits, Plan, Problem
 from onnxremat.core.training import TrainingSplit, forward_order, stages_of
 from onnxremat.planners.chains.chain_stages import (
@@ -33,7 +34,6 @@ from onnxremat.planners.chains.strategies import (
     members,
     reachability_family,
 )
-from onnxremat.planners.search.stopping import StoppedError
 
 EXACT_SETS = 3000
 """Graphs with more lower sets are searched by the approximate program only."""
@@ -55,14 +55,14 @@ def _search(split: TrainingSplit, chooser: Chooser) -> str:
     graph = _forward_graph(split, groups, chooser)
     told = NOTHING_TRIED
     try:
-        approximate = Family(graph, reachability_family(graph), chooser.over)
+        approximate = Family(graph, reachability_family(graph), chooser.deadline)
         told = f"approximate over {len(approximate.sets) - 1} lower sets"
         _try_all(split, groups, approximate, chooser)
-        every = all_lower_sets(graph, EXACT_SETS, chooser.over)
+        every = all_lower_sets(graph, EXACT_SETS, chooser.deadline)
         if every is None:
             return f"{told}; there are more than {EXACT_SETS}"
         told = f"{told}, exact over all {len(every)}"
-        _try_all(split, groups, Family(graph, every, chooser.over), chooser)
+        _try_all(split, groups, Family(graph, every, chooser.deadline), chooser)
     except StoppedError:
         pass  # The chooser has the best so far, and says in the scope that there may be more.
     return told
@@ -141,12 +141,12 @@ def _strategies(family: Family, chooser: Chooser) -> Iterator[list[int]]:
     Raises StoppedError once the limits are reached.
     """
     seen: set[tuple[int, ...]] = set()
-    smallest, _ = family.smallest_budget(stop=chooser.over)
+    smallest, _ = family.smallest_budget(deadline=chooser.deadline)
     largest = max(equation_2(family.graph, [family.graph.everything]), smallest)
     for k in range(BUDGETS):
         budget = smallest + (largest - smallest) * k**2 // (BUDGETS - 1) ** 2
         for slowest in (True, False):
-            sequence = family.strategy(budget, slowest=slowest, stop=chooser.over)
+            sequence = family.strategy(budget, slowest=slowest, deadline=chooser.deadline)
             if sequence is not None and tuple(sequence) not in seen:
                 seen.add(tuple(sequence))
                 yield sequence

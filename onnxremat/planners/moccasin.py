@@ -17,20 +17,19 @@ starts at once (`Op.eager`) run once. O(copies^2 x reads) variables; the search 
 """
 
 import threading
-import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
 
 from onnxremat.core.bounds import peak_bound
+from onnxremat.core.deadline import CUT_SHORT, Deadline, StoppedError
 from onnxremat.core.memory import profile
 from onnxremat.core.problem import Limits, Plan, Problem, Progress, make_plan
 from onnxremat.core.schedule import Schedule, given_order, without_unread
 from onnxremat.planners.retention.intervals import Retention, Shape
 from onnxremat.planners.retention.staged import BETWEEN, staged
 from onnxremat.planners.search.engine import Score, best_of, best_start
-from onnxremat.planners.search.stopping import CUT_SHORT, StoppedError
 
 COPIES = 2
 """Executions of an op where the problem does not limit them; the paper's choice for C."""
@@ -72,7 +71,7 @@ def moccasin(problem: Problem, limits: Limits) -> Plan:
     What is proved holds for the problem in `Plan.scope`. That no plan exists is claimed only for
     problems that limit the executions of an op.
     """
-    started = time.monotonic()
+    deadline = Deadline(limits)
     graph, budget = problem.graph, problem.budget_bytes
     bound = peak_bound(graph, problem.rules).nbytes
     best = best_start(problem)
@@ -83,10 +82,10 @@ def moccasin(problem: Problem, limits: Limits) -> Plan:
         return make_plan(problem, best.schedule, "moccasin", peak_bound_bytes=bound)
     hint = None if problem.fixed_order else staged(best.schedule)
     if hint is not None:
-        ordered, half = replace(problem, fixed_order=True), _part(limits, started, 0.5)
+        ordered, half = replace(problem, fixed_order=True), _part(deadline, limits.iterations, 0.5)
         best = _best_with(problem, best, _ask(ordered, half, hint))
         limits = replace(limits, iterations=half.iterations)
-    rest = _part(limits, started, 1.0)
+    rest = _part(deadline, limits.iterations, 1.0)
     solved = _ask(problem, rest, best.schedule)
     exact = is_exact(problem)
     proved = exact and solved.proved and not solved.infeasible
@@ -133,11 +132,10 @@ def _best_with(problem: Problem, best: Score, solved: RetentionSolved) -> Score:
     return best_of(problem, (best.schedule, schedule))
 
 
-def _part(limits: Limits, started: float, share: float) -> Limits:
+def _part(deadline: Deadline, iterations: int | None, share: float) -> Limits:
     """A share of the seconds that are left and of the iterations."""
-    iterations = None if limits.iterations is None else int(limits.iterations * share)
-    seconds = max(limits.seconds - (time.monotonic() - started), 0.0) * share
-    return replace(limits, seconds=seconds, iterations=iterations)
+    iterations = None if iterations is None else int(iterations * share)
+    return replace(deadline.limits, seconds=share * deadline.left_seconds, iterations=iterations)
 
 
 def solve(
@@ -225,8 +223,8 @@ class _IntervalSearch:
     """The two phases under one set of limits."""
 
     def __init__(self, problem: Problem, shape: Shape, limits: Limits) -> None:
-        self.problem, self.shape, self.limits = problem, shape, limits
-        self.started = time.monotonic()
+        self.problem, self.shape = problem, shape
+        self.deadline = Deadline(replace(limits, iterations=None))
         self.deterministic: float | None = None
         if limits.iterations is not None:
             self.deterministic = limits.iterations * DETERMINISTIC_SECONDS
@@ -236,7 +234,12 @@ class _IntervalSearch:
         bound, once = self._known()
         try:
             model = Retention(
-                self.problem, self.shape, floor_bytes, hint=hint, lowest_peak=True, stop=self._over
+                self.problem,
+                self.shape,
+                floor_bytes,
+                hint=hint,
+                lowest_peak=True,
+                deadline=self.deadline,
             )
         except StoppedError:
             return RetentionSolved(None, None, once, bound, proved=False, stated=False)
@@ -252,7 +255,9 @@ class _IntervalSearch:
         """Phase 2: the least time within the budget."""
         _, once = self._known()
         try:
-            model = Retention(self.problem, self.shape, budget_bytes, hint=hint, stop=self._over)
+            model = Retention(
+                self.problem, self.shape, budget_bytes, hint=hint, deadline=self.deadline
+            )
         except StoppedError:
             return RetentionSolved(None, None, once, floor_bytes, proved=False, stated=False)
         solver, status, least = self._run(model, 1.0)
@@ -263,12 +268,6 @@ class _IntervalSearch:
         """Bounds on the peak and on the time that hold for any schedule."""
         graph = self.problem.graph
         return peak_bound(graph, self.problem.rules).nbytes, graph.total_cost()
-
-    def _over(self) -> bool:
-        stop = self.limits.stop
-        return time.monotonic() - self.started > self.limits.seconds or (
-            stop is not None and stop()
-        )
 
     def _solved(
         self,
@@ -295,22 +294,21 @@ class _IntervalSearch:
     ) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus, int]:
         """Solve within a share of what is left of the limits; also the bound on the objective."""
         solver = cp_model.CpSolver()
-        left = max(self.limits.seconds - (time.monotonic() - self.started), 0.0) * share
-        solver.parameters.max_time_in_seconds = left
-        solver.parameters.random_seed = self.limits.seed % (1 << 31)
+        solver.parameters.max_time_in_seconds = share * self.deadline.left_seconds
+        solver.parameters.random_seed = self.deadline.limits.seed % (1 << 31)
         solver.parameters.num_workers = WORKERS
         # It would leave Ctrl-C without a handler, so that the next one kills the process.
         solver.parameters.catch_sigint_signal = False
         if self.deterministic is not None:
             solver.parameters.num_workers = 1
             solver.parameters.max_deterministic_time = self.deterministic * share
-        if self.limits.stop is not None and self.limits.stop():
+        if self.deadline.stopped():
             return solver, cp_model.UNKNOWN, 0
         over = threading.Event()
         watch = threading.Thread(target=self._watch, args=(solver, over), daemon=True)
         watch.start()
         try:
-            status = solver.solve(model.model, _Report(model, self.limits, self.started))
+            status = solver.solve(model.model, _Report(model, self.deadline))
         finally:
             over.set()
             watch.join()
@@ -320,9 +318,9 @@ class _IntervalSearch:
         return solver, status, round(solver.best_objective_bound) if solved else 0
 
     def _watch(self, solver: cp_model.CpSolver, over: threading.Event) -> None:
-        """Stop the solver once `limits.stop()`; runs in a thread of its own."""
-        while self.limits.stop is not None and not over.wait(POLLING_SECONDS):
-            if self.limits.stop():
+        """Stop the solver once the caller says so; runs in a thread of its own."""
+        while not over.wait(POLLING_SECONDS):
+            if self.deadline.stopped():
                 solver.stop_search()
                 return
 
@@ -330,16 +328,17 @@ class _IntervalSearch:
 class _Report(cp_model.CpSolverSolutionCallback):
     """Tells the caller about each solution."""
 
-    def __init__(self, model: Retention, limits: Limits, started: float) -> None:
+    def __init__(self, model: Retention, deadline: Deadline) -> None:
         super().__init__()
-        self.found, self.limits, self.started = model, limits, started
+        self.found, self.deadline = model, deadline
 
     def on_solution_callback(self) -> None:
         """Called by CP-SAT."""
-        if self.limits.on_progress is None:
+        on_progress = self.deadline.limits.on_progress
+        if on_progress is None:
             return
         problem = self.found.problem
         schedule = Schedule(tuple(self.found.steps(self)))
         peak = profile(problem.graph, schedule, problem.rules).peak_bytes
-        seconds = time.monotonic() - self.started
-        self.limits.on_progress(Progress(seconds, peak, schedule.cost(problem.graph)))
+        cost = schedule.cost(problem.graph)
+        on_progress(Progress(self.deadline.passed_seconds, peak, cost))

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from onnxremat.core.deadline import CUT_SHORT, ENDLESS, Deadline, StoppedError
 from onnxremat.core.graph import Graph
 from onnxremat.core.problem import Limits, Plan, Problem
 from onnxremat.core.schedule import Schedule, without_unread
@@ -30,12 +31,10 @@ from onnxremat.planners.decompositions.polishing import swept_and_polished
 from onnxremat.planners.decompositions.recursion import wanted_ops
 from onnxremat.planners.decompositions.spine_recursion import Spine
 from onnxremat.planners.decompositions.tree_decomposition import (
-    LONGEST_SECONDS,
     dependency_edges,
     tree_decomposition,
 )
-from onnxremat.planners.search.engine import Clock, Score, report, score
-from onnxremat.planners.search.stopping import CUT_SHORT, Stop, StoppedError, asking, never
+from onnxremat.planners.search.engine import Score, report, score
 from onnxremat.planners.twremat import LONGEST
 
 WIDEST = 40
@@ -71,7 +70,7 @@ class TriedSpine:
 
 
 def spined_paths(
-    graph: Graph, seed: int, stop: Stop = never, seconds: float = LONGEST_SECONDS
+    graph: Graph, seed: int, deadline: Deadline = ENDLESS
 ) -> list[tuple[str, bool, Spined]]:
     """Path decompositions with spines, those with the smallest largest bag first: the name of the
     layout, and whether the spine is that of algorithm 2.
@@ -79,51 +78,47 @@ def spined_paths(
     See `tree_decomposition` for the limits.
     """
     count, edges = len(graph.ops), dependency_edges(graph)
-    tree = tree_decomposition(count, edges, seed=seed, stop=stop, seconds=seconds)
+    tree = tree_decomposition(count, edges, seed=seed, deadline=deadline)
     made = []
-    for name, layout in asking(layouts(graph, tree), stop):
+    for name, layout in deadline.asking(layouts(graph, tree)):
         made.append((name, False, given_spine(count, edges, layout)))
         made.append((name, True, add_spine(count, edges, from_layout(edges, layout))))
     return sorted(made, key=lambda one: one[2].path.width)
 
 
-def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[TriedSpine]:
+def sweep(problem: Problem, deadline: Deadline, *, share: float = 1.0) -> Iterator[TriedSpine]:
     """PWRemat on several path decompositions, narrowest first; unread repetitions removed.
 
     Once that share of the seconds is used, or at a stop, the rest is `late`; nothing is tried if
     the graph was not decomposed by then.
     """
     graph = problem.graph
-
-    def over() -> bool:
-        return clock.stopped(share)
-
-    seconds = share * clock.limits.seconds - clock.seconds()
+    deadline = deadline.until(share).uncounted()
     try:
-        paths = spined_paths(graph, clock.limits.seed, over, seconds)
+        paths = spined_paths(graph, deadline.limits.seed, deadline)
     except StoppedError:
         return
     for name, own_spine, spined in paths:
         bag = spined.path.width + 1
         made = None
-        if bag <= WIDEST and not over():
-            made = path_schedule(graph, spined, stop=over)
+        if bag <= WIDEST and not deadline.over():
+            made = path_schedule(graph, spined, deadline=deadline)
         if made is not None:
             found = score(problem, _with_few_copies(problem, made))
             yield TriedSpine(name, own_spine, bag, found)
         else:
-            yield TriedSpine(name, own_spine, bag, None, late=bag <= WIDEST and over())
+            yield TriedSpine(name, own_spine, bag, None, late=bag <= WIDEST and deadline.over())
 
 
-def path_schedule(graph: Graph, spined: Spined, *, stop: Stop = never) -> Schedule | None:
+def path_schedule(graph: Graph, spined: Spined, *, deadline: Deadline = ENDLESS) -> Schedule | None:
     """The schedule of PWRemat without what nobody reads; None if it is given up (see LONGEST and
-    ITEMS_PER_OP) or at a stop."""
+    ITEMS_PER_OP) or at the deadline."""
     count = len(graph.ops)
     return Spine(graph, spined).pruned(
         wanted_ops(graph),
         most_steps=LONGEST * count,
         most_items=ITEMS_PER_OP * count,
-        stop=stop,
+        deadline=deadline,
     )
 
 
@@ -141,12 +136,12 @@ def _with_few_copies(problem: Problem, made: Schedule) -> Schedule:
     return without_unread(problem.graph, Schedule(tuple(steps)))
 
 
-def _swept(problem: Problem, clock: Clock, best: Score) -> tuple[Score, str]:
+def _swept(problem: Problem, deadline: Deadline, best: Score) -> tuple[Score, str]:
     """The best of a start and the sweep, and what was left out, in words."""
     left_out: list[str] = []
     late: list[str] = []
     tries = 0
-    for tried in sweep(problem, clock, share=SWEEP_SHARE):
+    for tried in sweep(problem, deadline, share=SWEEP_SHARE):
         tries += 1
         if tried.found is None:
             spine = "its own spine" if tried.own_spine else "the given spine"
@@ -154,7 +149,7 @@ def _swept(problem: Problem, clock: Clock, best: Score) -> tuple[Score, str]:
             (late if tried.late else left_out).append(told)
         elif tried.found.better_than(best, problem.budget_bytes):
             best = tried.found
-            report(clock, best)
+            report(deadline, best)
     if not tries:
         return best, f"{CUT_SHORT} before the graph was decomposed"
     parts = []

@@ -6,11 +6,11 @@ beam search over the same downsets (`_beam`), which may end with a proof as well
 orders with the compiled evaluator of `local_search`. The bound is the largest that was proved.
 """
 
-import time
 from dataclasses import replace
 from itertools import chain
 
 from onnxremat.core.bounds import peak_bound
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.problem import Limits, Plan, Problem, make_plan
 from onnxremat.core.schedule import Schedule, given_order
 from onnxremat.planners.exact_order.cuts import cut_bound
@@ -18,13 +18,14 @@ from onnxremat.planners.exact_order.fast_orders import candidate_orders
 from onnxremat.planners.exact_order.postorder import depth_first_plan
 from onnxremat.planners.exact_order.rising_threshold import exact_order
 from onnxremat.planners.search.engine import (
-    Clock,
+    STARTS_SHARE,
     Cooling,
     Engine,
     Score,
     admissible,
     best_of,
     lower_peak,
+    make_ready,
     report,
     score,
 )
@@ -50,7 +51,7 @@ def reorder(problem: Problem, limits: Limits) -> Plan:
     """
     if problem.depth_first:
         return depth_first_plan(problem, limits)
-    started = time.monotonic()
+    deadline = Deadline(limits)
     bound = peak_bound(problem.graph, problem.rules).nbytes
     single = replace(problem, max_copies=1)
     target = max(bound, problem.budget_bytes or 0)
@@ -58,7 +59,8 @@ def reorder(problem: Problem, limits: Limits) -> Plan:
     possible = problem.budget_bytes is None or bound <= problem.budget_bytes
     proved_bytes = bound
     if not problem.fixed_order and best.peak_bytes > target and possible:
-        best, proved_bytes = _search(single, best, Clock(limits, started), bound, target)
+        make_ready(deadline)
+        best, proved_bytes = _search(single, best, deadline, bound, target)
     if problem.max_copies != 1:
         return make_plan(problem, best.schedule, "reorder", peak_bound_bytes=bound)
     return make_plan(
@@ -71,62 +73,60 @@ def reorder(problem: Problem, limits: Limits) -> Plan:
 
 
 def _search(
-    problem: Problem, best: Score, clock: Clock, bound: int, target: int
+    problem: Problem, best: Score, deadline: Deadline, bound: int, target: int
 ) -> tuple[Score, int]:
     """An order with a peak of at most `target`, or of the smallest peak found; and a bound that is
     proved for all orders (target or more only if no order has a smaller peak)."""
     starts = chain(
         (best.schedule,),
         (s for s in problem.starts if admissible(problem, s)),
-        candidate_orders(problem.graph, problem.rules, clock.limits.seed, RANDOM_ORDERS),
+        candidate_orders(problem.graph, problem.rules, deadline.limits.seed, RANDOM_ORDERS),
     )
-    best = best_of(problem, starts, clock.started_enough)
+    best = best_of(problem, starts, deadline.until(STARTS_SHARE))
     if best.peak_bytes <= target:
         return best, bound
-    report(clock, best)
-    limits = clock.limits
-    stop_at = clock.seconds() + CUT_SHARE * max(clock.left(), 0.0)
+    report(deadline, best)
+    limits = deadline.limits
     cut = cut_bound(
         problem.graph,
         problem.rules,
-        stop=lambda: clock.seconds() > stop_at or clock.over(),
+        deadline=deadline.part(CUT_SHARE),
         most_ops=None if limits.iterations is None else MOST_STATES,
     )
     bound = max(bound, cut.nbytes)
     if bound >= best.peak_bytes:
         return best, best.peak_bytes
-    if clock.over():
+    if deadline.over():
         return best, bound
     target = max(bound, target)
-    stop_at = clock.seconds() + EXACT_SHARE * max(clock.left(), 0.0)
     found = exact_order(
         problem.graph,
         problem.rules,
         target,
         below_bytes=best.peak_bytes,
-        stop=lambda: clock.seconds() > stop_at or clock.over(),
+        deadline=deadline.part(EXACT_SHARE),
         most_states=None if limits.iterations is None else min(limits.iterations, MOST_STATES),
     )
     proved = max(bound, found.peak_bytes) if found.peak_bytes > target else bound
     if found.order is not None:
         best = score(problem, Schedule(found.order))
-        report(clock, best)
+        report(deadline, best)
     if found.complete:
         return best, max(bound, proved) if best.peak_bytes > target else bound
-    if clock.over():
+    if deadline.over():
         return best, proved
-    return _search_on(problem, best, clock, proved, target)
+    return _search_on(problem, best, deadline, proved, target)
 
 
 def _search_on(
-    problem: Problem, best: Score, clock: Clock, proved: int, target: int
+    problem: Problem, best: Score, deadline: Deadline, proved: int, target: int
 ) -> tuple[Score, int]:
     """As `_search`, where the exact search did not end: by beam search and annealing."""
-    best, beam_bound = _by_beam(problem, best, clock, max(target, proved))
+    best, beam_bound = _by_beam(problem, best, deadline, max(target, proved))
     proved = max(proved, beam_bound)
     if best.peak_bytes <= max(target, proved):
         return best, proved
-    engine = Engine(problem, best, clock, Cooling(copying=0.0))
+    engine = Engine(problem, best, deadline, Cooling(copying=0.0))
     if problem.budget_bytes is None:
         lower_peak(engine, max(target, proved), 1.0)
         return engine.best, proved
@@ -135,21 +135,20 @@ def _search_on(
     return engine.best, proved
 
 
-def _by_beam(problem: Problem, best: Score, clock: Clock, target: int) -> tuple[Score, int]:
+def _by_beam(problem: Problem, best: Score, deadline: Deadline, target: int) -> tuple[Score, int]:
     """The best order after beam search, and the bound that it proved."""
     from onnxremat.planners.exact_order.beam import beam_order
 
-    stop_at = clock.seconds() + BEAM_SHARE * max(clock.left(), 0.0)
-    iterations = clock.limits.iterations
+    iterations = deadline.limits.iterations
     found = beam_order(
         problem.graph,
         problem.rules,
         target,
         best.peak_bytes,
-        stop=lambda: clock.seconds() > stop_at or clock.over(),
+        deadline=deadline.part(BEAM_SHARE),
         most_states=None if iterations is None else min(iterations, MOST_BEAM_STATES),
     )
     if found.order is not None:
         best = score(problem, Schedule(found.order))
-        report(clock, best)
+        report(deadline, best)
     return best, found.bound_bytes

@@ -18,19 +18,18 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from onnxremat.core.deadline import CUT_SHORT, ENDLESS, Deadline, StoppedError
 from onnxremat.core.problem import Limits, Plan, Problem
 from onnxremat.core.schedule import without_unread
 from onnxremat.planners.decompositions.polishing import swept_and_polished
 from onnxremat.planners.decompositions.recursion import tree_schedule
 from onnxremat.planners.decompositions.tree_decomposition import (
-    LONGEST_SECONDS,
     Separators,
     dependency_edges,
     separators,
     tree_decomposition,
 )
-from onnxremat.planners.search.engine import Clock, Score, report, score
-from onnxremat.planners.search.stopping import CUT_SHORT, Stop, StoppedError, never
+from onnxremat.planners.search.engine import Score, report, score
 
 LONGEST = 40
 """Schedules of more steps than this many times the ops are given up."""
@@ -75,20 +74,18 @@ def recursion_limits(parts: Separators) -> list[int]:
     return rising[::4] + rising[2::4] + rising[1::2]
 
 
-def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[TriedDecomposition]:
+def sweep(
+    problem: Problem, deadline: Deadline, *, share: float = 1.0
+) -> Iterator[TriedDecomposition]:
     """TWRemat(k) for several k, with and without early outputs; unread repetitions removed.
 
     Once that share of the seconds is used, or at a stop, the rest is `late`; nothing is tried if
     the graph was not decomposed by then. `steps` are those before the removal.
     """
     graph = problem.graph
-
-    def over() -> bool:
-        return clock.stopped(share)
-
-    seconds = share * clock.limits.seconds - clock.seconds()
+    deadline = deadline.until(share).uncounted()
     try:
-        parts = graph_separators(problem, clock.limits.seed, over, seconds)
+        parts = graph_separators(problem, deadline.limits.seed, deadline)
     except StoppedError:
         return
     most = LONGEST * len(graph.ops)
@@ -98,7 +95,7 @@ def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tri
             if k <= too_long:
                 continue
             made = None
-            if not over():
+            if not deadline.over():
                 made = tree_schedule(
                     graph,
                     parts,
@@ -106,37 +103,35 @@ def sweep(problem: Problem, clock: Clock, *, share: float = 1.0) -> Iterator[Tri
                     early=early,
                     max_copies=problem.max_copies,
                     most_steps=most,
-                    stop=over,
+                    deadline=deadline,
                 )
             if made is not None:
                 yield TriedDecomposition(
                     k, early, len(made), score(problem, without_unread(graph, made))
                 )
-            elif over():
+            elif deadline.over():
                 yield TriedDecomposition(k, early, 0, None, late=True)
             else:
                 too_long = k
                 yield TriedDecomposition(k, early, most, None)
 
 
-def graph_separators(
-    problem: Problem, seed: int, stop: Stop = never, seconds: float = LONGEST_SECONDS
-) -> Separators:
+def graph_separators(problem: Problem, seed: int, deadline: Deadline = ENDLESS) -> Separators:
     """The separators of a minimum fill-in decomposition of the problem's graph.
 
     See `tree_decomposition` for the limits.
     """
     count, edges = len(problem.graph.ops), dependency_edges(problem.graph)
-    tree = tree_decomposition(count, edges, seed=seed, stop=stop, seconds=seconds)
-    return separators(count, tree, stop)
+    tree = tree_decomposition(count, edges, seed=seed, deadline=deadline)
+    return separators(count, tree, deadline)
 
 
-def _swept(problem: Problem, clock: Clock, best: Score) -> tuple[Score, str]:
+def _swept(problem: Problem, deadline: Deadline, best: Score) -> tuple[Score, str]:
     """The best of a start and the sweep, and what was left out, in words."""
     too_long: dict[bool, int] = {}
     late: dict[bool, list[int]] = {}
     tries = 0
-    for tried in sweep(problem, clock, share=SWEEP_SHARE):
+    for tried in sweep(problem, deadline, share=SWEEP_SHARE):
         tries += 1
         if tried.late:
             late.setdefault(tried.early, []).append(tried.k)
@@ -144,7 +139,7 @@ def _swept(problem: Problem, clock: Clock, best: Score) -> tuple[Score, str]:
             too_long[tried.early] = max(tried.k, too_long.get(tried.early, 0))
         elif tried.found.better_than(best, problem.budget_bytes):
             best = tried.found
-            report(clock, best)
+            report(deadline, best)
     if not tries:
         return best, f"{CUT_SHORT} before the graph was decomposed"
     scope = [

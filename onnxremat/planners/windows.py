@@ -7,11 +7,10 @@ one most recomputations stay as they are and those of a window of consecutive op
 neighbourhood search, Shaw 1998); windows follow one another, each half a window further on.
 """
 
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.graph import Graph
 from onnxremat.core.memory import profile
 from onnxremat.core.problem import Limits, Problem
@@ -44,17 +43,14 @@ class Settled:
     copies: int
 
 
-def settle(
-    problem: Problem, best: Score, limits: Limits, over: Callable[[], bool], least_time: int
-) -> Settled:
-    """Prove or improve a plan that meets the budget, until the limits or `over()` say stop.
+def settle(problem: Problem, best: Score, deadline: Deadline, least_time: int) -> Settled:
+    """Prove or improve a plan that meets the budget, until the deadline.
 
     Nothing is begun for which the seconds do not suffice.
     """
     # Here, because the solver takes longer to import than most small graphs to plan.
     from onnxremat.planners.moccasin import COPIES, is_exact, solve
 
-    started = time.monotonic()
     copies = max(COPIES, *Counter(best.schedule.steps).values())
     if problem.max_copies is not None:
         copies = min(copies, problem.max_copies)
@@ -68,21 +64,23 @@ def settle(
         return Settled(best, False, copies)
     inner = replace(problem, graph=graph, fixed_order=True, max_copies=copies, starts=())
     whole = len(order) <= WHOLE
-    if limits.iterations is not None:
+    iterations = deadline.limits.iterations
+    if iterations is not None:
         if not whole:
             return Settled(best, False, copies)
-        limits = replace(limits, iterations=min(limits.iterations, MOST_ITERATIONS))
+        iterations = min(iterations, MOST_ITERATIONS)
     begin, idle = 0, 0
-    needed = MODEL_SECONDS * len(order) if limits.iterations is None else 0.0
-    while not over() and best.time_cost > least_time:
-        if limits.seconds - (time.monotonic() - started) < needed:
+    needed = MODEL_SECONDS * len(order) if iterations is None else 0.0
+    while not deadline.over() and best.time_cost > least_time:
+        if deadline.left_seconds < needed:
             break
         window = None if whole else range(begin, min(begin + WINDOW, len(order)))
-        left = limits.seconds - (time.monotonic() - started) - needed
+        left = deadline.left_seconds - needed
         seconds = left if whole else min(WINDOW_SECONDS, left)
+        limits = Limits(seconds, iterations, deadline.limits.seed, stop=deadline.over)
         solved = solve(
             inner,
-            replace(limits, seconds=seconds, stop=over, on_progress=None),
+            limits,
             hint=hint,
             free=window,
             idle_firsts=problem.fixed_order,

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from onnxremat.core.problem import Plan
-from onnxremat.options import Options
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.watching import Listener
 from onnxremat.ort.emulation.predict import BOOKKEEPING_NODE_BYTES, predict
@@ -27,16 +26,16 @@ class RecipeTarget(Target):
     tolerance = 0.02
 
     @classmethod
-    def of(cls, subject: Subject, options: Options, progress: ProgressReport = silent) -> Self:
+    def of(cls, subject: Subject, progress: ProgressReport = silent) -> Self:
         """Original and released model are measured."""
         feed = subject.feed
         original = released = _measured(
-            feed, feed.source(), options, stage(progress, "measuring the original")
+            feed, feed.source(), stage(progress, "measuring the original")
         )
         if subject.released.changed:
             listener = stage(progress, "measuring the original with no unread value held")
-            released = _measured(feed, subject.released_source(), options, listener)
-        return cls(options, progress, feed.recipe, original, released)
+            released = _measured(feed, subject.released_source(), listener)
+        return cls(progress, feed.recipe, original, released)
 
     def forecast(self, subject: Subject, plan: Plan) -> Forecast:
         """By the emulation of the runtime's allocation (0.02% off in the median)."""
@@ -55,12 +54,10 @@ class RecipeTarget(Target):
         assert rewritten is not None
         source = in_memory(rewritten.model, feed.loaded.base_dir)
         listener = stage(self.progress, "measuring the plan")
-        measured = _measured(feed, source, self.options, listener)
+        measured = _measured(feed, source, listener)
         return Made(rewritten, rewritten.model, measured, forecast.expected_bytes)
 
 
-def _measured(
-    feed: Feed, source: ModelSource, options: Options, listener: Listener
-) -> PeakMeasurement:
-    seconds = PEAK_SHARE * options.measure_limit
+def _measured(feed: Feed, source: ModelSource, listener: Listener) -> PeakMeasurement:
+    seconds = PEAK_SHARE * feed.options.measure_limit
     return measure_activation(source, feed.inputs, feed.recipe, seconds=seconds, listener=listener)

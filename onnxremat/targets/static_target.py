@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Self
 
 from onnxremat.core.problem import Plan
 from onnxremat.core.schedule import Schedule
-from onnxremat.options import Options
 from onnxremat.ort.measuring.measure import PeakMeasurement, PeakMethod
 from onnxremat.stages import ProgressReport, silent
 from onnxremat.subject import Subject
@@ -41,13 +40,13 @@ class StaticTarget(Target):
     tolerance = 0.1
 
     @classmethod
-    def of(cls, subject: Subject, options: Options, progress: ProgressReport = silent) -> Self:
+    def of(cls, subject: Subject, progress: ProgressReport = silent) -> Self:
         """The buffers of the model's own order are placed."""
         recipe = subject.feed.recipe
         progress("placing the buffers of the model's own order")
         own = own_schedule(subject.imported, recipe.execution_order)
-        arena = _arena(_placed(subject, own, options.seed))
-        return cls(options, progress, recipe, arena, arena)
+        arena = _arena(_placed(subject, own))
+        return cls(progress, recipe, arena, arena)
 
     def forecast(self, subject: Subject, plan: Plan) -> Forecast:
         """The live peak: no arena is smaller, and few need to be larger."""
@@ -59,7 +58,7 @@ class StaticTarget(Target):
         mode, plan = self.recipe.execution_order, forecast.plan
         rewritten = write_plan(subject.imported, plan, mode)
         order = as_executed(subject.imported.graph, plan.schedule, mode)
-        static = _placed(subject, order, self.options.seed)
+        static = _placed(subject, order)
         return Made(
             rewritten, rewritten.model, _arena(static), forecast.expected_bytes, static=static
         )
@@ -72,7 +71,7 @@ class StaticTarget(Target):
         return replace(usual, opened=opened)
 
 
-def _placed(subject: Subject, schedule: Schedule, seed: int) -> StaticPlan:
+def _placed(subject: Subject, schedule: Schedule) -> StaticPlan:
     rules = StaticTarget.rules
     return emit_plan(
         subject.imported.graph,
@@ -80,7 +79,7 @@ def _placed(subject: Subject, schedule: Schedule, seed: int) -> StaticPlan:
         rules,
         alignment_bytes=rules.alignment_bytes,
         seconds=_OFFSET_SECONDS,
-        seed=seed,
+        seed=subject.feed.options.seed,
     )
 
 

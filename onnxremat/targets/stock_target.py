@@ -7,7 +7,6 @@ import onnx
 
 from onnxremat.core.problem import Plan
 from onnxremat.core.units import format_bytes
-from onnxremat.options import Options
 from onnxremat.ort.emulation.predict import BOOKKEEPING_NODE_BYTES, Prediction, predict
 from onnxremat.ort.emulation.rules import STOCK_RULES
 from onnxremat.ort.measuring.compare import Rounding, rounding
@@ -53,18 +52,19 @@ class StockTarget(Target):
     trial: StockTrial
 
     @classmethod
-    def of(cls, subject: Subject, options: Options, progress: ProgressReport = silent) -> Self:
+    def of(cls, subject: Subject, progress: ProgressReport = silent) -> Self:
         """The original is measured with default options."""
         feed = subject.feed
+        threads = feed.options.threads
         trial = StockTrial(
             feed.loaded.model,
             feed.loaded.base_dir,
             feed.inputs,
-            threads=options.threads,
+            threads=threads,
             progress=progress,
         )
         peak = resident_peak(trial.before)
-        return cls(options, progress, STOCK.with_threads(options.threads), peak, peak, trial)
+        return cls(progress, STOCK.with_threads(threads), peak, peak, trial)
 
     def forecast(self, subject: Subject, plan: Plan) -> Forecast:
         """By the emulation of the arena, for the two variants that hide all shapes: no size is

@@ -15,7 +15,6 @@ from onnxremat.core.units import format_bytes
 from onnxremat.importer import ImportedModel
 from onnxremat.importer.execution_order import default_order, priority_order
 from onnxremat.importer.nodes import is_constant
-from onnxremat.options import Options
 from onnxremat.ort.measuring.measure import PeakMeasurement
 from onnxremat.ort.measuring.profile import RunProfile, carried_profile
 from onnxremat.ort.recipe import ExecutionOrder, Recipe
@@ -95,7 +94,6 @@ class Target(ABC):
     node_bytes: ClassVar[int]
     tolerance: ClassVar[float]
 
-    options: Options
     progress: ProgressReport
     recipe: Recipe
     original: PeakMeasurement
@@ -103,7 +101,7 @@ class Target(ABC):
 
     @classmethod
     @abstractmethod
-    def of(cls, subject: Subject, options: Options, progress: ProgressReport = silent) -> Self:
+    def of(cls, subject: Subject, progress: ProgressReport = silent) -> Self:
         """The target of a model, which is measured."""
 
     @abstractmethod
@@ -128,7 +126,7 @@ class Target(ABC):
             feed.recipe,
             progress=self.progress,
             measured=(self.original, made.measured),
-            measure_limit=self.options.measure_limit,
+            measure_limit=feed.options.measure_limit,
             reference=None if subject.exact else subject.released_source(),
         )
 

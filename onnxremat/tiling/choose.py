@@ -6,25 +6,34 @@ The *descent* looks for the smallest peak, step by step from the model's own, an
 whatever is asked for: a budget is met if the descent gets there. So every budget of at least the
 smallest peak that is found is met too, and none below it. Time that a budget leaves goes into plans
 that cost less.
+
+It is counted in work, so that the same search ends at the same place. Were it ended by the clock
+alone, a limit could be missed only since the machine was busier than when the smallest peak was
+found. So its seconds stand for a number of planned nodes, few enough for this to be what ends it.
+The clock is there for slow machines, and is one that counts the seconds of this thread on a
+processor, not those in which others had it.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 from onnxremat.core.bounds import PeakBound, op_bytes
+from onnxremat.core.deadline import ENDLESS, Deadline
 from onnxremat.core.graph import TensorKind
 from onnxremat.core.memory import MemoryRules
+from onnxremat.core.problem import Limits
 from onnxremat.core.units import format_bytes
 from onnxremat.ort.blocked_layout import block_channels
 from onnxremat.subject import Subject
-from onnxremat.tiling.effort import UNITS_A_SECOND, Effort
 from onnxremat.tiling.routes import CHEAP, Choice, Routes
 from onnxremat.tiling.sequence import Sequence
 from onnxremat.tiling.tiling_plan import TilingPlan
 from onnxremat_rewriters.tile import TileView, never_cut, view
 
+UNITS_A_SECOND = 10_000
+"""Work that a second stands for: nodes planned or laid out in a tile. A quiet processor does two
+to three times as much."""
 MOST_EXPLAINED = 8
 """So many ops are asked at most why they cannot be cut."""
 FIRST_STEP, LONGEST_STEP = 0.1, 0.5
@@ -55,38 +64,36 @@ def choose_regions(
     subject: Subject,
     budget_bytes: int | None,
     tiling: Tiling,
-    *,
-    seconds: float,
-    stop: Callable[[], bool] | None = None,
+    limits: Limits,
 ) -> TilingPlan:
-    """What a new `TileSearch` answers to one question."""
-    return TileSearch(subject, tiling, seconds, stop).plan(budget_bytes, seconds)
+    """What a new `TileSearch` answers to one question, on the clock of this thread."""
+    deadline = Deadline(limits, now=time.thread_time)
+    return TileSearch(subject, tiling, deadline).plan(budget_bytes, limits.seconds)
 
 
 class TileSearch:
     """The search for tiles of one subject; later questions go on from what earlier ones found.
 
-    `seconds` decide how much the descent looks at in all, as work that is counted. `now` is the
-    clock of what is not counted.
+    The seconds of `deadline` decide how much the descent looks at in all, as work that is counted;
+    its clock is that of what is not counted, its `stop()` ends any question.
     """
 
     def __init__(
         self,
         subject: Subject,
         tiling: Tiling,
-        seconds: float,
-        stop: Callable[[], bool] | None = None,
-        now: Callable[[], float] = time.thread_time,
+        deadline: Deadline,
     ) -> None:
         looked_at = _looked_at(subject)
         self._sequence = Sequence(subject.imported, looked_at, tiling.rules)
         self._tiling = tiling
-        self._effort = Effort(stop, now)
+        self._stop = deadline.limits.stop
+        self._deadline = Deadline(ENDLESS.limits, now=deadline.now)
         self._routes = Routes(
             self._sequence,
             tiling.threads,
             tiling.allow_rounding,
-            self._effort,
+            self._deadline,
             nodes=len(subject.released.model.graph.node),
             node_bytes=tiling.node_bytes,
         )
@@ -94,7 +101,7 @@ class TileSearch:
         self._found: list[Choice] = []
         self._missed = {False: 0, True: 0}
         self._step = {False: FIRST_STEP, True: FIRST_STEP}
-        self._units = int(UNITS_A_SECOND * seconds)
+        self._units = int(UNITS_A_SECOND * deadline.limits.seconds)
         self._late = False
 
     def extend(self, seconds: float) -> None:
@@ -114,16 +121,14 @@ class TileSearch:
         """
         if budget_bytes is not None and self._own_peak <= budget_bytes:
             return self._as_plan(None, ("whole ops keep the limit: nothing has to be cut",))
-        began = self._effort.now()
         share = DESCENT_SHARE if budget_bytes is None else 1.0
-        self._effort.end_seconds = began + share * seconds
-        before = self._effort.units
-        self._effort.end_units = before + self._units
+        deadline = self._deadline
+        deadline.restart(Limits(share * seconds, self._units, stop=self._stop))
         self._descend(budget_bytes)
-        self._late = self._effort.late
-        self._units = max(0, self._units - (self._effort.units - before))
-        self._effort.end_units = None
-        self._effort.end_seconds = began + FASTEST_SHARE * seconds
+        self._late = deadline.over()
+        self._units = max(0, self._units - deadline.iterations)
+        left = FASTEST_SHARE * seconds - deadline.passed_seconds
+        deadline.restart(Limits(left, stop=self._stop))
         found = self._fastest(budget_bytes)
         if found is None:
             return self._as_plan(None, self._reasons(self._own_peak - 1))
@@ -144,7 +149,7 @@ class TileSearch:
         """Lower the peak, to `until_bytes` or as far as it goes: first in plain tiles, which are
         soon looked through, then in tiles that carry."""
         for carry in (False, True):
-            while not self._effort.late:
+            while not self._deadline.over():
                 if until_bytes is not None and self._peak <= until_bytes:
                     return
                 target = self._next_target(carry)
@@ -154,7 +159,7 @@ class TileSearch:
                 if found is not None:
                     self._found.append(found)
                     self._step[carry] = min(LONGEST_STEP, 2 * self._step[carry])
-                elif not self._effort.late:
+                elif not self._deadline.over():
                     self._missed[carry] = target
 
     def _next_target(self, carry: bool) -> int | None:
@@ -177,7 +182,7 @@ class TileSearch:
             limit = int((1 + ALIKE) * self._peak)
         for carry in (False, True):
             best = self._best(limit)
-            if best.cost <= CHEAP * self._routes.one_pass or self._effort.late:
+            if best.cost <= CHEAP * self._routes.one_pass or self._deadline.over():
                 return best
             found = self._routes.cheapest(limit, carry, best.cost)
             if found is not None:

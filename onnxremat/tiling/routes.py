@@ -13,8 +13,8 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from math import inf
 
+from onnxremat.core.deadline import Deadline
 from onnxremat.tiling.cut_program import cheapest_route
-from onnxremat.tiling.effort import Effort
 from onnxremat.tiling.segments import Option, Segments
 from onnxremat.tiling.sequence import Sequence, droppable
 from onnxremat.tiling.tiling_plan import most_nodes
@@ -59,7 +59,7 @@ class Routes:
         sequence: Sequence,
         threads: int,
         allow_rounding: bool,
-        effort: Effort,
+        deadline: Deadline,
         *,
         nodes: int,
         node_bytes: int,
@@ -68,7 +68,7 @@ class Routes:
         self.one_pass = sequence.imported.graph.total_cost()
         self._threads = threads
         self._allow_rounding = allow_rounding
-        self._effort = effort
+        self._deadline = deadline
         self._room = most_nodes(nodes) - nodes
         self._node_bytes = node_bytes
         self._kinds: dict[tuple[int, ...], Segments] = {}
@@ -90,7 +90,7 @@ class Routes:
             for count in range(min(MOST_DROPPED, len(values)) + 1):
                 if best is not None and (first or best.cost <= enough):
                     break
-                if self._effort.late:
+                if self._deadline.over():
                     return best
                 found = self._route(tuple(values[:count]), budget_bytes, limit, carry)
                 if found is not None and found.cost < limit:
@@ -107,7 +107,7 @@ class Routes:
                 self._threads,
                 self._allow_rounding,
                 self._room,
-                self._effort,
+                self._deadline,
             )
         return self._kinds[dropped]
 
@@ -119,7 +119,7 @@ class Routes:
         segments = self.segments(dropped)
         sequence = segments.sequence
         per_node = reserved = 0
-        while not self._effort.late:
+        while not self._deadline.over():
             limit = budget_bytes - reserved
             whole = [
                 nbytes <= limit and v not in sequence.lacking
@@ -173,8 +173,8 @@ class Routes:
         carry: bool,
     ) -> Callable[[int, int, float], int | None]:
         def cost(i: int, j: int, below: float) -> int | None:
-            self._effort.spend(1)
-            if j - i > MOST_OPS or self._effort.late:
+            self._deadline.count(1)
+            if j - i > MOST_OPS or self._deadline.over():
                 return None
             found = segments.within(i, j, budget_bytes, below, carry)
             if found is None:

@@ -8,8 +8,8 @@ holds at most. The Concat at the end holds pieces and whole. Estimates come from
 from dataclasses import dataclass
 from math import inf, prod
 
+from onnxremat.core.deadline import Deadline
 from onnxremat.importer.costs import DEFAULT_COSTS
-from onnxremat.tiling.effort import Effort
 from onnxremat.tiling.footprint import Footprint, footprint
 from onnxremat.tiling.grids import Family, Grid, carrying, pairs, single_axes, strips
 from onnxremat.tiling.sequence import Sequence
@@ -46,7 +46,7 @@ class Option:
 class Segments:
     """All segments of a sequence, evaluated when asked and remembered.
 
-    `most_nodes` is what one segment may have at most; `effort` counts the work.
+    `most_nodes` is what one segment may have at most; `deadline` counts the work.
     `pruned` turns true where something was left out for its cost. Not thread-safe.
     """
 
@@ -54,7 +54,7 @@ class Segments:
     threads: int
     allow_rounding: bool
     most_nodes: int
-    effort: Effort
+    deadline: Deadline
 
     def __post_init__(self) -> None:
         self._walks: dict[tuple[int, Grid], TileWalk] = {}
@@ -159,7 +159,7 @@ class Segments:
         key = (j, grid)
         if key not in self._walks:
             self._walks[key] = TileWalk(
-                self.sequence, j, grid, self.threads, self.allow_rounding, self.effort
+                self.sequence, j, grid, self.threads, self.allow_rounding, self.deadline
             )
         return self._walks[key]
 
@@ -206,7 +206,7 @@ class Segments:
 
     def _footprint(self, tile: TilePlan) -> Footprint:
         run = program_of_tile(self.sequence.view, tile)
-        self.effort.spend(len(run.instructions))
+        self.deadline.count(len(run.instructions))
         return footprint(
             self.sequence, run.instructions, self.threads, taken=run.taken, left=run.left
         )
@@ -285,7 +285,7 @@ class Segments:
                     return None
                 step = step // 2 if step % 2 == 0 else 1
         run = program(s.view, planned)
-        self.effort.spend(2 * len(run))
+        self.deadline.count(2 * len(run))
         dying = s.dying(i, j)
         made = [one.makes for one in run[len(run) - len(names) :]]
         one = footprint(s, run, self.threads, left=made, dying=dying)

@@ -4,16 +4,15 @@ from dataclasses import replace
 
 from onnxremat.core.bounds import op_bytes
 from onnxremat.core.memory import MemoryRules
-from onnxremat.options import Options
 from onnxremat.subject import Subject, studied
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.tileable import tileable
 
 
 def tileable_subject(
-    subject: Subject, options: Options, limit_bytes: int | None, rules: MemoryRules
+    subject: Subject, limit_bytes: int | None, rules: MemoryRules, *, allow_rounding: bool
 ) -> Subject:
-    """The subject in which Gemms between Reshapes, and if `options` allow rounding normalizations,
+    """The subject in which Gemms between Reshapes, and with `allow_rounding` normalizations,
     have a form that tiles can go through, run once and imported again; the subject itself if there
     are none.
 
@@ -22,7 +21,7 @@ def tileable_subject(
     """
     imported = subject.imported
     rounding: set[int] = set()
-    if options.allow_rounding:
+    if allow_rounding:
         least = 0 if limit_bytes is None else limit_bytes // 2
         rounding = {
             node
@@ -32,6 +31,6 @@ def tileable_subject(
     made = tileable(subject.released.model, subject.types, rounding)
     if not made.changed:
         return subject
-    again = studied(subject.feed, release(made.model), options)
+    again = studied(subject.feed, release(made.model))
     replaced = subject.replaced + made.replaced
     return replace(again, replaced=replaced, rounded=subject.rounded, sized=True)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from onnxremat.importer import declare_sizes
-from onnxremat.options import Options
 from onnxremat.ort.blocked_layout import block_channels
 from onnxremat.subject import Subject, studied
 from onnxremat.tiling.tiling_plan import TilingPlan
@@ -11,7 +10,7 @@ from onnxremat_rewriters.release import release
 from onnxremat_rewriters.tile import tile
 
 
-def tiled_subject(subject: Subject, plan: TilingPlan, options: Options) -> Subject:
+def tiled_subject(subject: Subject, plan: TilingPlan) -> Subject:
     """The subject in which the regions of `plan` run tile by tile, run once and imported again; the
     subject itself if there are no regions. Its inputs declare the sizes that the tiles are for.
 
@@ -30,7 +29,7 @@ def tiled_subject(subject: Subject, plan: TilingPlan, options: Options) -> Subje
         block_channels=block_channels(model),
     )
     sized = declare_sizes(made.model, subject.feed.binding, subject.types)
-    again = studied(subject.feed, release(sized), options)
+    again = studied(subject.feed, release(sized))
     names = (model.graph.node[index].name for index in made.rounded)
     rounded = (*subject.rounded, *names)
     return replace(again, replaced=subject.replaced, rounded=rounded, sized=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from math import inf
 
-from onnxremat.tiling.effort import Effort
+from onnxremat.core.deadline import Deadline
 from onnxremat.tiling.grids import Grid
 from onnxremat.tiling.sequence import Sequence
 from onnxremat.tiling.tile_costs import cost_of_all_tiles, cost_of_first_tiles
@@ -52,13 +52,13 @@ class TileWalk:
         grid: Grid,
         threads: int,
         allow_rounding: bool,
-        effort: Effort,
+        deadline: Deadline,
     ) -> None:
         self._sequence = sequence
         self._j = j
         self._grid = grid
         self._threads = threads
-        self._effort = effort
+        self._deadline = deadline
         second = Demand(sequence.view, threads, allow_rounding, ignored=sequence.free)
         self._tile = _Pair(second)
         if grid.carry:
@@ -99,7 +99,7 @@ class TileWalk:
                 name = sequence.imported.graph.tensors[t].name
                 if sequence.last_read[t] >= self._j and name not in sequence.free:
                     self._leave(name, first)
-            self._effort.spend(1 + self._next_node - first)
+            self._deadline.count(1 + self._next_node - first)
             for index in range(self._next_node, first - 1, -1):
                 self._count(*self._tile.node(index))
         except CannotTile as error:
@@ -183,7 +183,7 @@ class TileWalk:
             ]
             if not missing:
                 break
-            self._effort.spend(1)
+            self._deadline.count(1)
             index = max(missing)
             names = [n for n in sequence.view.nodes[index].output if n in wanted]
             try:

@@ -21,7 +21,7 @@ from onnxremat.commands.rewrite import rewrite
 from onnxremat.core.memory import profile
 from onnxremat.core.problem import Limits, Problem
 from onnxremat.core.schedule import given_order, with_eager_ops
-from onnxremat.options import Options
+from onnxremat.options import ModelOptions, Options
 from onnxremat.ort.emulation.rules import RECIPE_RULES
 from onnxremat.ort.measuring.measure import PeakMeasurement, measure_activation
 from onnxremat.ort.measuring.profile import profile_run
@@ -32,6 +32,7 @@ from onnxremat.tiling import ordered_subject
 from tests.detector import detector
 
 QUICK = Options(time_limit=1.0, threads=1)
+ONE_THREAD = ModelOptions(threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def detector_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found(detector_file: Path) -> Audit:
     pytest.importorskip("memray", reason="the heap is counted by memray")
-    return audit(detector_file, QUICK)
+    return audit(detector_file, ONE_THREAD)
 
 
 def test_a_peak_that_the_model_does_not_explain_is_put_down_to_its_node(found: Audit) -> None:
@@ -77,7 +78,7 @@ def test_without_time_for_measuring_estimates_are_marked_and_the_rest_is_unexpla
     detector_file: Path,
 ) -> None:
     pytest.importorskip("memray", reason="the heap is counted by memray")
-    result = audit(detector_file, replace(QUICK, measure_limit=0.0))
+    result = audit(detector_file, replace(ONE_THREAD, measure_limit=0.0))
     assert {"picked", "sums", "best"} <= set(result.estimated)
     assert "time for measuring" in result.estimated_reason
     peak = result.measured_peak
@@ -119,7 +120,7 @@ def test_another_order_is_imported_without_a_run(
         raise AssertionError("the model was run")
 
     monkeypatch.setattr(prepare_module, "profile_run", refuse)
-    again = ordered_subject(subject, order, RECIPE_RULES, QUICK)
+    again = ordered_subject(subject, order, RECIPE_RULES)
     assert again is not subject
     assert again.settled
     own = again.imported.graph
@@ -147,7 +148,7 @@ def test_what_only_some_runs_take_is_unexplained_with_its_size(detector_file: Pa
         ((more, more), "runs differ"),
     ):
         measured = PeakMeasurement(more, peaks)
-        told = attribute(subject, order, RECIPE_RULES, measured, 1, QUICK)
+        told = attribute(subject, order, RECIPE_RULES, measured, 1)
         assert abs(told.unexplained_bytes - 5_000_000) < 20_000
         assert why in told.reason
 
@@ -168,7 +169,7 @@ def test_a_peak_that_the_model_explains_is_not_counted(tmp_path: Path) -> None:
     path = tmp_path / "plain.onnx"
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    result = audit(path, QUICK)
+    result = audit(path, ONE_THREAD)
     assert result.measured_peak is None
     assert result.peak.op == "third"
     assert "at step" in audit_text(result)

@@ -13,7 +13,7 @@ from onnxremat.cli.app import app
 from onnxremat.cli.frontier_report import frontier_html, frontier_text
 from onnxremat.commands.frontier import Frontier, frontier
 from onnxremat.core.errors import ModelError, UsageError
-from onnxremat.options import Options
+from onnxremat.options import FrontierOptions
 from tests.importer.ortgrad import convolutions
 from tests.models.sizes import tiny
 
@@ -29,7 +29,7 @@ def unet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(unet: Path) -> Frontier:
-    return frontier(unet, Options(time_limit=1), planners=PLANNERS, budgets=3)
+    return frontier(unet, FrontierOptions(time_limit=1), planners=PLANNERS, budgets=3)
 
 
 def test_every_planner_has_a_point_for_every_limit(result: Frontier) -> None:
@@ -71,7 +71,9 @@ def test_the_dash_is_explained_where_there_is_one(result: Frontier) -> None:
 
 def test_planners_that_do_not_apply_say_why(tmp_path: Path) -> None:
     onnx.save(BUILDERS["unet"](**tiny("unet")), tmp_path / "m.onnx")
-    found = frontier(tmp_path / "m.onnx", Options(time_limit=1), planners=("chain",), budgets=1)
+    found = frontier(
+        tmp_path / "m.onnx", FrontierOptions(time_limit=1), planners=("chain",), budgets=1
+    )
     assert "no training graph" in found.skipped["chain"]
     assert found.points == () and found.budgets == ()
     assert "no training graph" in frontier_text(found)
@@ -89,7 +91,7 @@ def unloadable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ops_the_runtime_lacks_are_planned_without_a_run_and_a_note_says_so(
     unloadable: Path,
 ) -> None:
-    found = frontier(unloadable, Options(time_limit=1), planners=("chain",), budgets=1)
+    found = frontier(unloadable, FrontierOptions(time_limit=1), planners=("chain",), budgets=1)
     assert min(p.peak_bytes for p in found.points) < found.own_peak_bytes
     assert "without a run" in found.note and "SoftmaxCrossEntropyLossGrad" in found.note
     assert found.note in frontier_text(found) and "\n" not in found.note
@@ -104,7 +106,7 @@ def test_what_only_the_runtime_can_do_stays_an_error(
     unloadable: Path, wish: dict[str, str]
 ) -> None:
     with pytest.raises(ModelError, match="not a registered"):
-        frontier(unloadable, Options(time_limit=1, **wish), planners=("chain",))
+        frontier(unloadable, FrontierOptions(time_limit=1, **wish), planners=("chain",))
 
 
 def test_other_commands_refuse_ops_the_runtime_lacks(unloadable: Path) -> None:

@@ -13,7 +13,7 @@ import onnxremat
 from onnxremat.commands.rewrite import default_output, rewrite
 from onnxremat.core.problem import PlanStatus
 from onnxremat.core.units import parse_limit
-from onnxremat.options import Options
+from onnxremat.options import ModelOptions, Options
 from onnxremat.ort.record import METADATA_KEY, read_record
 from onnxremat_rewriters.recompute import MARK
 
@@ -168,22 +168,22 @@ def test_verify_takes_the_planned_sizes_and_names_what_does_not_fit(tmp_path: Pa
     path, output = diamond(tmp_path / "m.onnx", symbolic=True), tmp_path / "r.onnx"
     rewrite(path, "95%", Options(dims={"n": 32}, time_limit=2, threads=1), output=output)
     for dims in ({}, {"n": 16}):
-        assert onnxremat.verify_files(path, output, Options(threads=1, dims=dims)).identical
+        assert onnxremat.verify_files(path, output, ModelOptions(threads=1, dims=dims)).identical
     static = replace(QUICK, dims={"n": 32}, runtime="generic")
     rewrite(path, "100%", static, output=tmp_path / "static.onnx")
     with pytest.raises(onnxremat.UsageError, match=r"planned for input 'x' of shape \[32, 64\]"):
-        onnxremat.verify_files(path, tmp_path / "static.onnx", Options(dims={"n": 16}))
+        onnxremat.verify_files(path, tmp_path / "static.onnx", ModelOptions(dims={"n": 16}))
     for dims in ({}, {"n": 32}):
-        options = Options(threads=1, dims=dims)
+        options = ModelOptions(threads=1, dims=dims)
         assert onnxremat.verify_files(path, tmp_path / "static.onnx", options).identical
     other = saved(tmp_path / "o.onnx", [helper.make_node("Exp", ["x"], ["y"])], {})
     with pytest.raises(onnxremat.OnnxrematError, match="'x'"):
-        onnxremat.verify_files(other, output, Options())
+        onnxremat.verify_files(other, output, ModelOptions())
     damaged = onnx.load(output)
     damaged.metadata_props[0].value = damaged.metadata_props[0].value[:40]
     onnx.save(damaged, output)
     with pytest.raises(onnxremat.ModelError, match=r"r\.onnx: the plan's record is damaged"):
-        onnxremat.verify_files(path, output, Options())
+        onnxremat.verify_files(path, output, ModelOptions())
     with pytest.raises(onnxremat.ModelError, match=r"r\.onnx: the plan's record is damaged"):
         onnxremat.open_session(output)
 

@@ -14,7 +14,7 @@ from onnxremat.commands.audit import audit
 from onnxremat.commands.frontier import frontier
 from onnxremat.commands.rewrite import RewriteResult, rewrite
 from onnxremat.core.errors import VerificationError
-from onnxremat.options import Options
+from onnxremat.options import FrontierOptions, ModelOptions, Options
 from onnxremat.ort.settle import settled
 from onnxremat.stages import PLANNING
 from onnxremat.subject import UNSETTLED
@@ -73,7 +73,7 @@ def test_exported_models_are_rewritten(name: str, tmp_path: Path) -> None:
     result = rewrite(path, limit, options, output=output)
     require_kept(result)
     assert "as planned" in rewrite_text(result)
-    again = verify_files(path, output, Options(threads=2))
+    again = verify_files(path, output, ModelOptions(threads=2))
     assert again.identical and again.order_as_planned
     require(again, result.limit_bytes)
 
@@ -81,8 +81,9 @@ def test_exported_models_are_rewritten(name: str, tmp_path: Path) -> None:
 def test_the_other_ways_to_plan_take_them_too(tmp_path: Path) -> None:
     path, options, _ = written("decoder with a cache", tmp_path)
     options = replace(options, time_limit=2)
-    assert audit(path, options).peak.nbytes > 0
-    assert frontier(path, replace(options, time_limit=0.3), planners=("reorder",), budgets=1).points
+    assert audit(path, ModelOptions(dims=options.dims, threads=2)).peak.nbytes > 0
+    each = FrontierOptions(dims=options.dims, threads=2, time_limit=0.3)
+    assert frontier(path, each, planners=("reorder",), budgets=1).points
     basic = rewrite(path, "90%", replace(options, optimize="basic"))
     require_kept(basic)
 
@@ -140,7 +141,7 @@ def test_a_model_that_cannot_be_settled_is_rewritten_all_the_same(
     assert result.verification is not None and result.verification.identical
     assert not result.verification.order_as_planned
     assert "not as planned" in rewrite_text(result)
-    again = verify_files(path, output, QUICK)
+    again = verify_files(path, output, ModelOptions(threads=1))
     require(again, None)
     missed = replace(again, promised_bytes=again.rewritten.peak_bytes // 2 - 2**20)
     with pytest.raises(VerificationError, match="in another order than planned"):

@@ -14,13 +14,14 @@ from onnxremat.commands.audit import audit
 from onnxremat.commands.rewrite import rewrite
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.core.units import parse_limit
-from onnxremat.options import Options
+from onnxremat.options import ModelOptions, Options
 from onnxremat.ort.record import read_record
 from onnxremat.tiling.routes import TOLERANCE
 from onnxremat.verification import verify_files
 from tests.rewriters.tile.nets import Net
 
 QUICK = Options(time_limit=3, threads=2)
+TWO_THREADS = ModelOptions(threads=2)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_a_limit_below_the_bound_of_one_op_is_met_in_tiles(espcn: Path, tmp_path
     text = rewrite_text(result)
     assert "tiled" in text and "for 2 threads" in text
     assert json.loads(json.dumps(as_json(result)))["tiling"]["regions"]
-    assert verify_files(espcn, output, QUICK).identical
+    assert verify_files(espcn, output, TWO_THREADS).identical
 
 
 def test_a_number_of_iterations_gives_the_same_file_again(espcn: Path) -> None:
@@ -137,11 +138,11 @@ def test_what_cannot_be_cut_stays_impossible(tmp_path: Path) -> None:
     onnx.save(net.model(net.add("ReduceMax", x, axes=[1, 2, 3])), path)
     with pytest.raises(InfeasibleError, match=r"nor do tiles go below .*made whole: lrn\d"):
         rewrite(path, "40%", QUICK)
-    assert "no part of the model" in audit_text(audit(path, QUICK))
+    assert "no part of the model" in audit_text(audit(path, TWO_THREADS))
 
 
 def test_audit_says_what_tiles_reach(espcn: Path) -> None:
-    result = audit(espcn, QUICK, limit=parse_limit("35%"))
+    result = audit(espcn, TWO_THREADS, limit=parse_limit("35%"))
     assert result.tiling.peak_bytes < 0.5 * result.floor.nbytes
     text = audit_text(result)
     assert "in tiles" in text and "tiles may meet it" in text
@@ -166,7 +167,7 @@ def normalized(op: str, folder: Path) -> Path:
 @pytest.mark.parametrize("op", ["InstanceNormalization", "GroupNormalization"])
 def test_what_needs_rounding_is_said_and_kept(op: str, tmp_path: Path) -> None:
     path = normalized(op, tmp_path)
-    found = audit(path, QUICK).tiling
+    found = audit(path, TWO_THREADS).tiling
     assert not found.regions
     assert "with --allow-rounding about" in found.reasons[0]
     result = rewrite(path, "80%", replace(QUICK, allow_rounding=True))

@@ -1,11 +1,13 @@
 """The loop between planner and runtime, with a planner and a runtime made for the test."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 
 from onnxremat.core.bounds import PeakBound, peak_bound
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
 from onnxremat.core.memory import MemoryRules
@@ -15,9 +17,9 @@ from onnxremat.fitting.loop import (
     MAX_ROUNDS,
     Found,
     PlanMissedError,
-    PlanningTime,
     Runtime,
     plan_within,
+    said,
     smallest_within,
 )
 from tests.graphs import chain
@@ -38,7 +40,11 @@ class Made:
     measured_bytes: int
 
 
-LIMITS = Limits()
+def planning(seconds: float, now: Callable[[], float] = time.monotonic) -> Deadline:
+    """The seconds of a time limit."""
+    return Deadline(Limits(seconds), now=now, waits=True)
+
+
 PROBLEM = Problem(chain([500, 500, 100]), MemoryRules(), budget_bytes=1200)
 
 
@@ -54,14 +60,13 @@ def within(
     measure: Callable[[Plan], int],
     expect: Callable[[Plan], int] = lambda plan: 0,
     tolerance: float = 0.0,
-    clock: PlanningTime | None = None,
+    deadline: Deadline | None = None,
 ) -> Found[Made]:
     bound = peak_bound(problem.graph, problem.rules)
     return plan_within(
         problem,
         planner,
-        LIMITS,
-        clock or PlanningTime(1),
+        deadline or planning(1),
         runtime_of(bound, error_bytes, expect, tolerance, measure),
         rewriters="reordering",
     )
@@ -176,29 +181,29 @@ class Hands:
 
 def test_parts_of_a_time_share_what_is_left() -> None:
     hands = Hands()
-    clock = PlanningTime(10, hands.now)
-    part = clock.part(0.6)
+    deadline = planning(10, hands.now)
+    part = deadline.part(0.6)
     with part.passing():
         hands.seconds += 4
     hands.seconds += 100
-    assert (part.left_seconds, clock.left_seconds) == (2, 6)
-    assert clock.part(0.5).seconds == 3
-    with clock.passing():
+    assert (part.left_seconds, deadline.left_seconds) == (2, 6)
+    assert deadline.part(0.5).limits.seconds == 3
+    with deadline.passing():
         hands.seconds += 5
-    assert part.left_seconds == 1 and not part.over
+    assert part.left_seconds == 1 and not part.spent
     with part.passing():
         hands.seconds += 1
-    assert part.over and clock.over and clock.left_seconds == 0
-    assert "the 10 s of --time-limit, which are over" in part.said()
+    assert part.spent and deadline.spent and deadline.left_seconds == 0
+    assert "the 10 s of --time-limit, which are over" in said(part)
 
 
 def test_time_passes_in_a_plan_that_fails() -> None:
     hands = Hands()
-    clock = PlanningTime(10, hands.now)
-    with pytest.raises(ZeroDivisionError), clock.passing():
+    deadline = planning(10, hands.now)
+    with pytest.raises(ZeroDivisionError), deadline.passing():
         hands.seconds += 3
         raise ZeroDivisionError
-    assert clock.left_seconds == 7 and not clock.over
+    assert deadline.left_seconds == 7 and not deadline.spent
 
 
 def slow(hands: Hands, share: float, given: list[float]) -> Planner:
@@ -214,37 +219,37 @@ def slow(hands: Hands, share: float, given: list[float]) -> Planner:
 
 def test_rounds_share_the_seconds_and_the_first_has_most() -> None:
     hands, given = Hands(), list[float]()
-    clock = PlanningTime(10, hands.now)
+    deadline = planning(10, hands.now)
     with pytest.raises(NoPlanFoundError, match="in the 10 s of --time-limit, which are over"):
-        within(planner=slow(hands, 1.0, given), clock=clock, measure=lambda plan: 1230)
+        within(planner=slow(hands, 1.0, given), deadline=deadline, measure=lambda plan: 1230)
     assert given == pytest.approx([9, 0.5, 0.25, 0.25])
 
 
 def test_a_planner_that_ends_early_leaves_its_seconds_to_the_next_round() -> None:
     hands, given = Hands(), list[float]()
-    clock = PlanningTime(10, hands.now)
+    deadline = planning(10, hands.now)
     with pytest.raises(NoPlanFoundError, match=r"in 2\.6 of the 10 s of --time-limit"):
-        within(planner=slow(hands, 0.1, given), clock=clock, measure=lambda plan: 1230)
+        within(planner=slow(hands, 0.1, given), deadline=deadline, measure=lambda plan: 1230)
     assert given[:2] == pytest.approx([9, 0.5 * 9.1]) and given[3] > 7
 
 
 def test_no_round_begins_when_time_is_over() -> None:
     hands, given = Hands(), list[float]()
-    clock = PlanningTime(10, hands.now)
+    deadline = planning(10, hands.now)
     with pytest.raises(NoPlanFoundError, match="which are over"):
-        within(planner=slow(hands, 2.0, given), clock=clock, measure=lambda plan: 1230)
+        within(planner=slow(hands, 2.0, given), deadline=deadline, measure=lambda plan: 1230)
     assert given == [9]
 
 
 def test_measuring_takes_no_time_off() -> None:
     hands, given = Hands(), list[float]()
-    clock = PlanningTime(10, hands.now)
+    deadline = planning(10, hands.now)
 
     def measure(plan: Plan) -> int:
         hands.seconds += 1000
         return 1230 if len(given) < 3 else 1200
 
-    within(planner=slow(hands, 0.5, given), clock=clock, measure=measure)
+    within(planner=slow(hands, 0.5, given), deadline=deadline, measure=measure)
     assert given == pytest.approx([9, 2.75, 2.0625])
 
 
@@ -278,18 +283,14 @@ def test_a_limit_below_the_bound_is_proved_impossible() -> None:
 def test_without_a_bound_nothing_is_said_to_be_impossible() -> None:
     problem = Problem(PROBLEM.graph, PROBLEM.rules, budget_bytes=900)
     with pytest.raises(NoPlanFoundError) as error:
-        plan_within(
-            problem, planner, LIMITS, PlanningTime(1), unproved(lambda plan: 901), rewriters="r"
-        )
+        plan_within(problem, planner, planning(1), unproved(lambda plan: 901), rewriters="r")
     assert "exists" not in str(error.value)
 
 
 def test_without_a_bound_a_plan_above_the_limit_may_still_measure_below() -> None:
     """Fused ops, for one, take less than the model of memory says."""
     problem = Problem(PROBLEM.graph, PROBLEM.rules, budget_bytes=900)
-    found = plan_within(
-        problem, planner, LIMITS, PlanningTime(1), unproved(lambda plan: 800), rewriters="r"
-    )
+    found = plan_within(problem, planner, planning(1), unproved(lambda plan: 800), rewriters="r")
     assert found.made.measured_bytes == 800
 
 
@@ -332,7 +333,7 @@ def smallest(problem: Problem, measured: int, given: list[int | None]) -> Found[
         return planner(asked, limits)
 
     runtime = unproved(lambda plan: measured)
-    return smallest_within(problem, spy, LIMITS, PlanningTime(1), runtime)
+    return smallest_within(problem, spy, planning(1), runtime)
 
 
 def test_the_smallest_peak_may_keep_a_limit() -> None:

@@ -1,6 +1,7 @@
 """How whole ops and tiles share the seconds of `--time-limit`, on a clock that only tests move."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,11 +9,12 @@ import pytest
 
 from onnxremat.commands import rewrite as rewriting
 from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import NoPlanFoundError
 from onnxremat.core.problem import Limits, Plan, Planner, Problem, make_plan
 from onnxremat.core.schedule import given_order
 from onnxremat.fitting import strategy as attempts
-from onnxremat.fitting.loop import FIRST_SHARE, SMALLEST_SECONDS, SMALLEST_SHARE, PlanningTime
+from onnxremat.fitting.loop import FIRST_SHARE, SMALLEST_SECONDS, SMALLEST_SHARE
 from onnxremat.fitting.strategy import ONLY_TILES, UNTILED, USUAL
 from onnxremat.options import Options
 from onnxremat.tiling import TilingPlan
@@ -71,9 +73,8 @@ def used(monkeypatch: pytest.MonkeyPatch, *, late: bool = False) -> Used:
     planners = {name: SimpleNamespace(function=made.planner(name)) for name in ("auto", "reorder")}
     monkeypatch.setattr(attempts, "PLANNERS", planners)
     monkeypatch.setattr(attempts, "TileSearch", made.search)
-    monkeypatch.setattr(
-        rewriting, "PlanningTime", lambda seconds: PlanningTime(seconds, made.now, busy=made.now)
-    )
+    planning = partial(Deadline, now=made.now, busy=made.now, waits=True)
+    monkeypatch.setattr(rewriting, "Deadline", SimpleNamespace(of_planning=planning))
     return made
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from onnxremat.core.deadline import Deadline
+from onnxremat.core.problem import Limits
 from onnxremat.planners.chains.strategies import (
     Family,
     ForwardGraph,
@@ -99,7 +101,7 @@ def test_the_bisection_of_budgets_can_be_stopped() -> None:
     graph = random_graph(random.Random(3), 12)
     family = Family(graph, reachability_family(graph))
     calls = iter([False, False, True])
-    budget, sequence = family.smallest_budget(stop=lambda: next(calls))
+    budget, sequence = family.smallest_budget(deadline=Deadline(Limits(stop=lambda: next(calls))))
     assert family.smallest_budget()[0] <= budget == equation_2(graph, sequence)
     assert next(calls, None) is None
 

@@ -18,7 +18,7 @@ from onnxremat.core.errors import InfeasibleError, ModelError, UsageError
 from onnxremat.core.problem import Plan, Problem, make_plan
 from onnxremat.core.schedule import given_order, with_eager_ops
 from onnxremat.importer.nodes import LAYOUT_DOMAIN
-from onnxremat.options import Options
+from onnxremat.options import ModelOptions, Options
 from onnxremat.ort import session as session_module
 from onnxremat.ort.measuring.compare import Rounding, rounding
 from onnxremat.ort.record import OptimizedFor, PlanRecord, attach_record, read_record
@@ -33,9 +33,8 @@ SCHEMA = Path(onnxremat.__file__).parent / "targets" / "plan.schema.json"
 
 @pytest.fixture(scope="module")
 def own_order(large_unet_train: Path) -> tuple[StockTarget, Subject, Plan]:
-    options = Options(session="stock", threads=1)
-    subject = prepare(large_unet_train, options)
-    target = StockTarget.of(subject, options)
+    subject = prepare(large_unet_train, Options(session="stock", threads=1))
+    target = StockTarget.of(subject)
     graph = subject.imported.graph
     problem = Problem(graph, target.rules)
     plan = make_plan(problem, with_eager_ops(graph, given_order(graph)), "own", peak_bound_bytes=0)
@@ -67,7 +66,7 @@ def test_a_stock_file_keeps_its_limit_with_nothing_set(
     assert "later runs" in text
     assert "resident peak" in text
     assert as_json(result)["stock"]["original"]["loaded_bytes"] > 0
-    again = verify_files(large_unet_train, output, Options(threads=1))
+    again = verify_files(large_unet_train, output, ModelOptions(threads=1))
     assert again.identical
     assert again.order_as_planned
     assert again.rewritten.peak_bytes < 1.1 * result.rewritten.peak_bytes
@@ -155,7 +154,7 @@ def test_an_optimized_model_is_planned_and_tied_to_what_made_it(level: str, tmp_
     assert (record.optimized.layout_width is not None) == blocked
     x = np.ones((1, 3, 32, 32), "f")
     onnxremat.open_session(output).run(None, {"x": x})
-    assert verify_files(path, output, Options(threads=1)).identical
+    assert verify_files(path, output, ModelOptions(threads=1)).identical
 
 
 def test_an_optimized_file_is_refused_where_it_does_not_belong(
@@ -233,7 +232,7 @@ def test_scratch_is_saved_where_other_rounding_is_allowed(tmp_path: Path) -> Non
     assert 0 < check.rounding.worst < 1e-5
     assert check.rounding.name == "y"
     assert "rounds differently" in rewrite_text(result)
-    again = verify_files(path, output, Options(threads=1))
+    again = verify_files(path, output, ModelOptions(threads=1))
     assert not again.bits_compared
     assert again.rounding == check.rounding
 
@@ -276,7 +275,7 @@ def test_an_order_that_the_positions_of_the_nodes_keep(tmp_path: Path) -> None:
     record = read_record(onnx.load(output))
     assert record is not None
     assert record.recipe.execution_order.value == "default"
-    assert verify_files(path, output, Options(threads=1)).order_as_planned
+    assert verify_files(path, output, ModelOptions(threads=1)).order_as_planned
     assert result.rewritten.peak_bytes < 1.2 * (1 << 18)
 
 

@@ -1,5 +1,6 @@
 """Plans of tiles: what they predict holds, and what must be cut is cut."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -12,7 +13,9 @@ from onnx import helper
 
 from models import BUILDERS
 from onnxremat.core.bounds import op_bytes
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.memory import profile
+from onnxremat.core.problem import Limits
 from onnxremat.core.schedule import given_order
 from onnxremat.options import Options
 from onnxremat.ort.emulation.predict import BOOKKEEPING_BYTES, BOOKKEEPING_NODE_BYTES
@@ -131,7 +134,7 @@ def own_peak(of: Subject) -> int:
 
 def choose(name: str, share: float | None, seconds: float = 60.0) -> TilingPlan:
     budget = None if share is None else int(own_peak(subject(name)) * share)
-    return choose_regions(subject(name), budget, TILING, seconds=seconds)
+    return choose_regions(subject(name), budget, TILING, Limits(seconds))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +155,7 @@ def test_predicted_peak_is_profiled_and_measured_and_the_bits_are_the_same(
     assert plan.reasons == ()
     assert plan.untiled_peak_bytes == own_peak(before)
     assert plan.meets(None if share is None else int(own_peak(before) * share))
-    after = tiled_subject(before, plan, OPTIONS)
+    after = tiled_subject(before, plan)
     nodes = len(before.released.model.graph.node)
     added = len(after.released.model.graph.node) - nodes
     values = plan.peak_bytes - BOOKKEEPING_NODE_BYTES * plan.nodes_added
@@ -196,7 +199,7 @@ def test_a_model_without_regions_says_so_in_one_line(
     (reason,) = plan.reasons
     assert reason.startswith("no part of the model can be cut: ")
     assert word in reason
-    assert tiled_subject(subject(name), plan, OPTIONS) is subject(name)
+    assert tiled_subject(subject(name), plan) is subject(name)
 
 
 def test_of_a_model_with_parts_that_can_be_cut_it_is_not_said_that_it_has_none() -> None:
@@ -262,7 +265,7 @@ def test_outputs_of_different_ranks_are_not_cut_together() -> None:
 
 def test_a_stop_ends_the_search() -> None:
     peak = own_peak(subject("unet"))
-    plan = choose_regions(subject("unet"), peak // 5, TILING, seconds=60, stop=lambda: True)
+    plan = choose_regions(subject("unet"), peak // 5, TILING, Limits(60, stop=lambda: True))
     assert plan.late and not plan.regions
 
 
@@ -272,7 +275,7 @@ MINUTES = 600.0
 
 def search(name: str, seconds: float) -> TileSearch:
     """One that is ended by its work, as a clock would end it after so long on a slow machine."""
-    return TileSearch(subject(name), TILING, seconds)
+    return TileSearch(subject(name), TILING, Deadline(Limits(seconds), now=time.thread_time))
 
 
 @pytest.mark.parametrize("name", ["espcn", "unet", "mobilenet", "transformer", "two ranks"])
@@ -322,7 +325,7 @@ def test_scratch_counts_where_the_rules_say_so(counted: bool) -> None:
     (whole,) = [v for v, op in enumerate(graph.ops) if op.op_type == "LRN"]
     assert graph.ops[whole].workspace_bytes > 0
     budget = op_bytes(graph, replace(rules, count_workspace=False), whole) * 11 // 10
-    plan = choose_regions(subject("much scratch"), budget, TILING._replace(rules=rules), seconds=60)
+    plan = choose_regions(subject("much scratch"), budget, TILING._replace(rules=rules), Limits(60))
     assert plan.meets(budget) is not counted
 
 

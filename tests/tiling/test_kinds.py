@@ -9,6 +9,7 @@ import pytest
 
 from models import BUILDERS
 from onnxremat.core.memory import profile
+from onnxremat.core.problem import Limits
 from onnxremat.core.schedule import given_order
 from onnxremat.options import Options
 from onnxremat.ort.emulation.predict import BOOKKEEPING_BYTES, BOOKKEEPING_NODE_BYTES
@@ -81,7 +82,7 @@ def within(share: float, of: Subject) -> TilingPlan:
     graph = of.imported.graph
     budget = int(share * profile(graph, given_order(graph), RECIPE_RULES).peak_bytes)
     tiling = Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, 2, False)
-    plan = choose_regions(of, budget, tiling, seconds=30)
+    plan = choose_regions(of, budget, tiling, Limits(30))
     assert plan.regions and plan.meets(budget), plan.reasons
     return plan
 
@@ -90,7 +91,7 @@ def within(share: float, of: Subject) -> TilingPlan:
 def test_tiles_go_through_it(name: str, tmp_path: Path) -> None:
     before = subject(MODELS[name](), tmp_path)
     plan = within(0.75, before)
-    after = tiled_subject(before, plan, OPTIONS)
+    after = tiled_subject(before, plan)
     expected = run_outputs(before.feed.source(), before.feed.inputs, before.feed.recipe)
     got = run_outputs(after.released_source(), before.feed.inputs, before.feed.recipe)
     assert different_names(expected, got) == ()
@@ -112,7 +113,7 @@ def test_tiles_go_through_what_optimizations_make(name: str, tmp_path: Path) -> 
     options = Options(threads=2, optimize="all")
     before = subject(build(), tmp_path, options)
     plan = within(share, before)
-    after = tiled_subject(before, plan, options)
+    after = tiled_subject(before, plan)
     measured = measure_activation(after.released_source(), before.feed.inputs, before.feed.recipe)
     nodes = len(after.released.model.graph.node)
     bookkeeping = BOOKKEEPING_BYTES + BOOKKEEPING_NODE_BYTES * nodes

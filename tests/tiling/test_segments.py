@@ -2,8 +2,9 @@
 
 import pytest
 
+from onnxremat.core.deadline import Deadline
+from onnxremat.core.problem import Limits
 from onnxremat.ort.emulation.rules import RECIPE_RULES
-from onnxremat.tiling.effort import Effort
 from onnxremat.tiling.grids import Grid, carrying, pairs, single_axes, strips
 from onnxremat.tiling.segments import Segments
 from onnxremat.tiling.sequence import Sequence, droppable
@@ -15,7 +16,9 @@ def segments(name: str, dropped: int = 0) -> Segments:
     of = subject(name)
     sequence = Sequence(of.imported, view(of.released.model, of.types), RECIPE_RULES)
     sequence = sequence.dropping(droppable(sequence)[:dropped])
-    return Segments(sequence, threads=2, allow_rounding=False, most_nodes=4000, effort=Effort())
+    return Segments(
+        sequence, threads=2, allow_rounding=False, most_nodes=4000, deadline=Deadline(Limits())
+    )
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,10 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from onnxremat.core.deadline import ENDLESS, Deadline
 from onnxremat.planners.chains.chain_model import Chain, ChainStep, Operation, Operations
 from onnxremat.planners.chains.chain_times import LONGEST_TIME, NO_TIME
 from onnxremat.planners.search.engine import usable_processors
-from onnxremat.planners.search.stopping import Stop, ask, never
 
 SLOTS = 500
 """Into how many slots memory is cut (section 5.2)."""
@@ -86,11 +86,11 @@ class PersistentTable:
 
     [s, t, m]: the forward times before stage s, and C_MP(s, t) in m slots, a[s] included. One
     table answers for every limit below its own. O(n ** 3 * slots) time with n stages,
-    O(n ** 2 * slots) memory. Raises StoppedError if `stop()` is true before it is filled.
+    O(n ** 2 * slots) memory. Raises StoppedError if it is not filled by the deadline.
     """
 
     def __init__(
-        self, chain: Chain, limit_bytes: int, slots: int = SLOTS, stop: Stop = never
+        self, chain: Chain, limit_bytes: int, slots: int = SLOTS, deadline: Deadline = ENDLESS
     ) -> None:
         self.chain = chain
         self.slotted = _Slotted.of(chain, limit_bytes, slots)
@@ -106,7 +106,7 @@ class PersistentTable:
         for s in range(n):
             self.saving[s, s:] = [self.slotted.enough_for_saving(s, t + 1) for t in range(s, n)]
         self.after_saving = [self.slotted.after_saving(i) for i in range(n)]
-        self._fill(stop)
+        self._fill(deadline)
 
     def _keeping(self) -> npt.NDArray[np.int64]:
         """[s, t]: slots, a[s] included, for the forwards from s to t - 1 while delta[t + 1] is
@@ -122,7 +122,7 @@ class PersistentTable:
             result[s, s + 1 :] = self.slotted.activation[s] + slots
         return result
 
-    def _fill(self, stop: Stop) -> None:
+    def _fill(self, deadline: Deadline) -> None:
         """By square tiles: those of a diagonal need shorter parts of the chain only, and the
         compiled loops let threads share them."""
         from onnxremat.planners.chains import chain_kernels as _chain_kernels
@@ -135,7 +135,7 @@ class PersistentTable:
         )))  # fmt: skip
         with ThreadPoolExecutor(threads) as pool:
             for d in range(tiles):
-                ask(stop)
+                deadline.ask()
                 jobs = [
                     pool.submit(
                         _chain_kernels.fill_tiles, self.table, self.columns, d, k, threads, costs
@@ -205,11 +205,11 @@ class FloatingTable:
 
     [s, t, l, m]: from a[s] and delta[l + 1] to delta[t], a[s] being used up, in m slots with a[s].
     O(n ** 4 * slots) time and O(n ** 3 * slots) memory with n stages. Raises StoppedError if
-    `stop()` is true before it is filled.
+    it is not filled by the deadline.
     """
 
     def __init__(
-        self, chain: Chain, limit_bytes: int, slots: int = SLOTS, stop: Stop = never
+        self, chain: Chain, limit_bytes: int, slots: int = SLOTS, deadline: Deadline = ENDLESS
     ) -> None:
         self.chain = chain
         self.slotted = _Slotted.of(chain, limit_bytes, slots)
@@ -217,7 +217,7 @@ class FloatingTable:
         self.table = np.full((n, n, n, self.slotted.slots + 1), np.inf)
         for d in range(n):
             for s in range(n - d):
-                ask(stop)
+                deadline.ask()
                 for t in range(s, s + d + 1):
                     self._fill(s, t, s + d)
 

@@ -1,18 +1,17 @@
 """From the stages of a training graph to the chain model, and from sequences to schedules."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 
 from onnxremat.core.bounds import peak_bound
+from onnxremat.core.deadline import CUT_SHORT, Deadline, StoppedError
 from onnxremat.core.graph import Graph
 from onnxremat.core.memory import MemoryRules
 from onnxremat.core.problem import Limits, Plan, Problem, make_plan
 from onnxremat.core.schedule import Schedule, without_unread
 from onnxremat.core.training import NotTrainingError, Stages, TrainingSplit, cut, split_training
 from onnxremat.planners.chains.chain_model import Chain, ChainStep, Operation, Operations
-from onnxremat.planners.search.engine import Score, Stopwatch, admissible, best_start, report, score
-from onnxremat.planners.search.stopping import CUT_SHORT, StoppedError, ask
+from onnxremat.planners.search.engine import Score, admissible, best_start, report, score
 
 NOTHING_TRIED = "nothing was tried"
 
@@ -212,28 +211,21 @@ class Chooser:
     """Keeps the best schedule of a problem among those it is shown, within limits.
 
     Starts with the given order and the starts of the problem. An iteration is a schedule shown.
-    `cut_short` says whether the limits have kept anything from being tried.
+    The deadline is asked before what would then not be tried: where it was over, it is `cut_short`.
     """
 
-    def __init__(self, problem: Problem, watch: Stopwatch) -> None:
-        self.problem, self.cut_short = problem, False
-        begin = watch.seconds()
+    def __init__(self, problem: Problem, deadline: Deadline) -> None:
+        self.problem, self.deadline = problem, deadline
+        begin = deadline.passed_seconds
         self.best = best_start(problem)
         measured = len(problem.graph.ops) + sum(map(len, problem.starts))
-        self._seconds_a_step = (watch.seconds() - begin) / max(measured, 1)
-        self._watch = watch
-        report(watch, self.best)
-
-    def over(self) -> bool:
-        """Whether to stop now; to be asked before what would then not be tried."""
-        over = self._watch.over()
-        self.cut_short = self.cut_short or over
-        return over
+        self._seconds_a_step = (deadline.passed_seconds - begin) / max(measured, 1)
+        report(deadline, self.best)
 
     def show(self, schedule: Schedule) -> Score | None:
         """Measure a schedule and keep it if it is the best; None if it is none of the problem, or
         if it is so long that it is given up at a stop."""
-        self._watch.count(1)
+        self.deadline.count(1)
         if self._gave_up(schedule) or not admissible(self.problem, schedule):
             return None
         if self._gave_up(schedule):
@@ -241,21 +233,19 @@ class Chooser:
         found = score(self.problem, schedule)
         if found.better_than(self.best, self.problem.budget_bytes):
             self.best = found
-            report(self._watch, found)
+            report(self.deadline, found)
         return found
 
     def _gave_up(self, schedule: Schedule) -> bool:
         """Whether it is time to stop, and the schedule takes long."""
-        gave_up = len(schedule) > MADE_AT_ONCE and self._watch.stopped()
-        self.cut_short = self.cut_short or gave_up
-        return gave_up
+        return len(schedule) > MADE_AT_ONCE and self.deadline.out_of_time()
 
     def show_sequence(self, stages: Stages, sequence: Sequence[Operation]) -> Score | None:
         """Show the schedule of a sequence, unless it is so long that no time is left for it."""
         steps = sum(map(len, _runs(stages, sequence)))
         seconds = MAKING * steps * self._seconds_a_step
-        if steps > MADE_AT_ONCE and seconds > self._watch.left():
-            self.cut_short = True
+        if steps > MADE_AT_ONCE and seconds > self.deadline.left_seconds:
+            self.deadline.cut_short = True
             return None
         return self.show(schedule_of(stages, sequence, self.problem.max_copies))
 
@@ -273,9 +263,9 @@ def plan_training(problem: Problem, limits: Limits, planner: str, search: Search
     """The best schedule that `search` shows. A graph that is no training graph keeps its order (or
     gets the best of `problem.starts`), and so does one of which nothing may be recomputed;
     `Plan.scope` says why."""
-    started = time.monotonic()
+    deadline = Deadline(limits)
     bound = peak_bound(problem.graph, problem.rules).nbytes
-    chooser = Chooser(problem, Stopwatch(limits, started))
+    chooser = Chooser(problem, deadline)
     if problem.max_copies == 1:
         scope = "the given order: nothing may be recomputed"
     else:
@@ -285,7 +275,7 @@ def plan_training(problem: Problem, limits: Limits, planner: str, search: Search
             scope = NOTHING_TRIED
         except NotTrainingError as error:
             scope = f"the given order, as this is no training graph: {error}"
-    if chooser.cut_short:
+    if deadline.cut_short:
         scope = f"{scope}; {CUT_SHORT}"
     best = chooser.best.schedule
     return make_plan(problem, best, planner, peak_bound_bytes=bound, scope=scope)
@@ -313,13 +303,13 @@ def chains(split: TrainingSplit, chooser: Chooser, most: int) -> list[Stages]:
     order = split.forward if chooser.problem.fixed_order else None
     late: list[Stages] = []
     for bundles in (False, True):
-        ask(chooser.over)
+        chooser.deadline.ask()
         stages = cut(split, order, most=most, bundles=bundles)
         if not late or len(stages.forward) > len(late[0].forward):
             late.append(stages)
     found = list(late)
     for stages in late:
-        ask(chooser.over)
+        chooser.deadline.ask()
         early = with_early_masks(stages, chooser.problem.rules)
         if early not in late:
             found.append(early)
@@ -337,7 +327,7 @@ def show_all(
     found = chains(split, chooser, most)
     for stages in found:
         for sequence in sequences(len(stages.forward)):
-            if chooser.over():
+            if chooser.deadline.over():
                 break
             chooser.show_sequence(stages, sequence)
     return described(found)

@@ -21,8 +21,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from onnxremat.core.deadline import ENDLESS, Deadline, StoppedError
 from onnxremat.planners.chains.lower_set_arrays import NO_CACHE, Arrays, Ints
-from onnxremat.planners.search.stopping import Stop, StoppedError, ask, never
 
 TIME_UNITS = 4096
 
@@ -130,17 +130,17 @@ def equation_1(graph: ForwardGraph, sequence: Sequence[int]) -> int:
 
 
 def all_lower_sets(
-    graph: ForwardGraph, most: int = MOST_SETS, stop: Stop = never
+    graph: ForwardGraph, most: int = MOST_SETS, deadline: Deadline = ENDLESS
 ) -> list[int] | None:
     """Every lower set but the empty one, or None if there are more than `most`.
 
-    O(sets * nodes). Raises StoppedError once `stop()` is true.
+    O(sets * nodes). Raises StoppedError at the deadline.
     """
     found = {0}
     todo = [0]
     nodes = range(len(graph.sizes))
     while todo:
-        ask(stop)
+        deadline.ask()
         lower = todo.pop()
         for v in nodes:
             if not lower >> v & 1 and not graph.before[v] & ~lower:
@@ -168,11 +168,13 @@ def reachability_family(graph: ForwardGraph) -> list[int]:
 class Family:
     """A family of lower sets that holds V, ready for the dynamic programs.
 
-    O(sets * (nodes + edges)) to make. Whatever takes a `stop` asks it now and then, and raises
+    O(sets * (nodes + edges)) to make. Whatever takes a `deadline` asks it now and then, and raises
     StoppedError once it is true.
     """
 
-    def __init__(self, graph: ForwardGraph, sets: Iterable[int], stop: Stop = never) -> None:
+    def __init__(
+        self, graph: ForwardGraph, sets: Iterable[int], deadline: Deadline = ENDLESS
+    ) -> None:
         self.graph = graph
         self.sets = [0, *sets]
         if graph.everything not in self.sets[1:]:
@@ -181,14 +183,14 @@ class Family:
         times = np.array([round(time / self.unit) for time in graph.times], dtype=np.int64)
         self.time_units = int(times.sum())
         sizes = np.array(graph.sizes, dtype=np.int64)
-        ask(stop)
+        deadline.ask()
         inside = self._inside()
         mass = _sums(inside, sizes)
         order = np.lexsort((inside.sum(axis=0), mass))
         self.sets = [self.sets[i] for i in order]
         inside = inside[:, order]
-        ask(stop)
-        rims, beside = self._surroundings(inside, sizes, stop)
+        deadline.ask()
+        rims, beside = self._surroundings(inside, sizes, deadline)
         self.arrays = Arrays(
             self._bits(inside),
             mass[order],
@@ -210,19 +212,19 @@ class Family:
         return np.ascontiguousarray(bits.T).astype(np.bool_)
 
     def _surroundings(
-        self, inside: npt.NDArray[np.bool_], sizes: Ints, stop: Stop
+        self, inside: npt.NDArray[np.bool_], sizes: Ints, deadline: Deadline
     ) -> tuple[npt.NDArray[np.bool_], Ints]:
         """[v, i]: whether node v is in the boundary of set i; and `beside` of each set."""
         rims, above, read = (np.zeros_like(inside) for _ in range(3))
         for v, made in enumerate(self.graph.predecessors):
-            ask(stop)
+            deadline.ask()
             outside = ~inside[v]
             for u in made:
                 crossed = inside[u] & outside
                 rims[u] |= crossed
                 above[v] |= crossed
         for v, made in enumerate(self.graph.predecessors):
-            ask(stop)
+            deadline.ask()
             for u in made:
                 read[u] |= above[v] & ~inside[u]
         return rims, _sums(above, sizes) + _sums(read, sizes)
@@ -235,30 +237,30 @@ class Family:
         wide[:, :nodes] = inside.T
         return np.packbits(wide, axis=1, bitorder="little").view(np.uint64)
 
-    def _least_cache(self, budget: int, stop: Stop) -> tuple[Ints, Ints, int]:
+    def _least_cache(self, budget: int, deadline: Deadline) -> tuple[Ints, Ints, int]:
         """By set the least that is kept below it within a budget, and the set before; and the next
         larger budget that can make a difference. O(sets ** 2) at most."""
         from onnxremat.planners.chains import lower_set_kernels as _lower_set_kernels
 
         count, following = len(self.sets), NO_CACHE
         cache, origin = (np.zeros(count, dtype=np.int64) for _ in range(2))
-        for begin, end in _ranges(count, count, stop):
+        for begin, end in _ranges(count, count, deadline):
             above = _lower_set_kernels.least_cache(self.arrays, budget, cache, origin, begin, end)
             following = min(following, int(above))
         return cache, origin, following
 
     def smallest_budget(
-        self, known: list[int] | None = None, stop: Stop = never
+        self, known: list[int] | None = None, deadline: Deadline = ENDLESS
     ) -> tuple[int, list[int]]:
         """The least budget for which there is a strategy, and one for it: by bisection, which
-        first tries whether anything is better than a `known` strategy. Once `stop()` is true, the
+        first tries whether anything is better than a `known` strategy. At the deadline, the
         least found so far."""
         best = [self.graph.everything] if known is None else known
         low, high = 0, equation_2(self.graph, best)
         attempt = (low + high) // 2 if known is None else high - 1
         while low < high:
             try:
-                cache, origin, following = self._least_cache(attempt, stop)
+                cache, origin, following = self._least_cache(attempt, deadline)
             except StoppedError:
                 break
             if cache[-1] >= NO_CACHE:
@@ -281,7 +283,7 @@ class Family:
         return sequence[::-1], peak
 
     def strategy(
-        self, budget: int, *, slowest: bool = False, stop: Stop = never
+        self, budget: int, *, slowest: bool = False, deadline: Deadline = ENDLESS
     ) -> list[int] | None:
         """The strategy of least time of recomputation within a budget, or None (section 4.2).
 
@@ -292,22 +294,22 @@ class Family:
         """
         from onnxremat.planners.chains import lower_set_kernels as _lower_set_kernels
 
-        cache, _, _ = self._least_cache(budget, stop)
+        cache, _, _ = self._least_cache(budget, deadline)
         if cache[-1] >= NO_CACHE:
             return None
         slack = np.full(len(self.sets), -1, dtype=np.int64)
         slack[-1] = NO_CACHE
-        for begin, end in _ranges(len(self.sets), len(self.sets), stop):
+        for begin, end in _ranges(len(self.sets), len(self.sets), deadline):
             _lower_set_kernels.most_cache(self.arrays, budget, slack, begin, end)
         chosen = cache <= slack
         indices = np.flatnonzero(chosen)
         arrays, slack, go = self.arrays.only(chosen), slack[chosen], np.zeros_like(indices)
         cache = cache[chosen]
-        for begin, end in _ranges(len(indices), len(indices), stop):
+        for begin, end in _ranges(len(indices), len(indices), deadline):
             _lower_set_kernels.price_to_go(arrays, budget, cache, slack, slowest, go, begin, end)
         most = int(go[0])
         while True:
-            stored, starts = self._fronts(arrays, budget, slack, go, most, slowest, stop)
+            stored, starts = self._fronts(arrays, budget, slack, go, most, slowest, deadline)
             if starts[-1] > starts[-2]:
                 break
             most = min(most + 1 + most // 8, self.time_units)
@@ -321,7 +323,13 @@ class Family:
 
     @staticmethod
     def _fronts(
-        arrays: Arrays, budget: int, slack: Ints, go: Ints, most: int, slowest: bool, stop: Stop
+        arrays: Arrays,
+        budget: int,
+        slack: Ints,
+        go: Ints,
+        most: int,
+        slowest: bool,
+        deadline: Deadline,
     ) -> tuple[Ints, Ints]:
         """`stored` and `starts` of the kernel `fronts`, for prices of at most `most`."""
         from onnxremat.planners.chains import lower_set_kernels as _lower_set_kernels
@@ -331,7 +339,7 @@ class Family:
         starts = np.zeros(count + 1, dtype=np.int64)
         starts[1] = 1
         scratch = np.empty((2, most + 1), dtype=np.int64)
-        for begin, end in _ranges(count, count * (most + 1), stop):
+        for begin, end in _ranges(count, count * (most + 1), deadline):
             where = (stored, starts, scratch, begin, end)
             while _lower_set_kernels.fronts(arrays, budget, slack, go, slowest, *where) < 0:
                 stored = np.concatenate((stored, np.zeros_like(stored)), axis=1)
@@ -347,9 +355,9 @@ def _sums(chosen: npt.NDArray[np.bool_], values: Ints) -> Ints:
     return total
 
 
-def _ranges(rows: int, steps_a_row: int, stop: Stop) -> Iterator[tuple[int, int]]:
-    """Rows 1 to `rows` - 1 in ranges of about STEPS_UNASKED steps; `stop` is asked before each."""
+def _ranges(rows: int, steps_a_row: int, deadline: Deadline) -> Iterator[tuple[int, int]]:
+    """Rows 1 to `rows` - 1 in ranges of about STEPS_UNASKED steps; asks before each."""
     length = max(1, STEPS_UNASKED // steps_a_row)
     for begin in range(1, rows, length):
-        ask(stop)
+        deadline.ask()
         yield begin, min(begin + length, rows)

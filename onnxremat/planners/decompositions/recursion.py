@@ -23,6 +23,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from onnxremat.core.deadline import ENDLESS, Deadline
 from onnxremat.core.graph import Graph
 from onnxremat.core.schedule import Schedule
 from onnxremat.planners.decompositions.tree_decomposition import Separators
@@ -65,17 +66,17 @@ def tree_schedule(
     early: bool = True,
     max_copies: int | None = None,
     most_steps: int | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    deadline: Deadline = ENDLESS,
     watch: Watcher | None = None,
 ) -> Schedule | None:
-    """The schedule of TWRemat(k), or None if it has more than `most_steps` steps or `stop()`.
+    """The schedule of TWRemat(k); None if it has more than `most_steps` steps, or at the deadline.
 
     Valid, and each op runs at most `max_copies` times; without a limit at most (k + 2)^depth times,
     k the width, and in a piece at most once per call (theorem 5). O(steps levels reads log n).
     """
     run = _RecursionRun(graph, parts, k, early, max_copies, watch)
     limit = most_steps if most_steps is not None else float("inf")
-    return Schedule(tuple(run.steps)) if run.finish(limit, stop) else None
+    return Schedule(tuple(run.steps)) if run.finish(limit, deadline) else None
 
 
 class _RecursionRun:
@@ -101,7 +102,7 @@ class _RecursionRun:
         self.wanted = wanted_ops(graph)
         self.stack: list[Frame] = []
 
-    def finish(self, most_steps: float, stop: Callable[[], bool]) -> bool:
+    def finish(self, most_steps: float, deadline: Deadline) -> bool:
         """Run to the end; whether it was reached."""
         self._hold(self.wanted)
         for piece, wanted in self._by_piece(self.parts.roots, self.wanted).items():
@@ -112,7 +113,7 @@ class _RecursionRun:
                     self.stack.pop()
                 else:
                     self._call(*call)
-                if len(self.steps) > most_steps or stop():
+                if len(self.steps) > most_steps or deadline.over():
                     return False
         return True
 

@@ -23,9 +23,10 @@ fails: lemma 9 gives a vertex of X', which is no stop). There are still at most 
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from onnxremat.core.deadline import ENDLESS, Deadline
 from onnxremat.core.graph import Graph
 from onnxremat.core.schedule import Schedule
 from onnxremat.planners.decompositions.path_decomposition import PathDecomposition, Spined
@@ -220,11 +221,11 @@ class Spine:
         *,
         most_steps: int,
         most_items: int,
-        stop: Callable[[], bool] = lambda: False,
+        deadline: Deadline = ENDLESS,
     ) -> Schedule | None:
         """The schedule of all ops without what nobody reads, walked from its end; `wanted` are the
         ops that somebody reads then. None if it has more than `most_steps` steps, if more than
-        `most_items` schedules had to be expanded, or at a stop.
+        `most_items` schedules had to be expanded, or at the deadline.
         """
         number = {v: i for i, v in enumerate(self.ops)}
         starting, ended = [0] * (len(self.bags) + 1), [0] * (len(self.bags) + 1)
@@ -259,7 +260,7 @@ class Spine:
             if not possible:
                 continue
             expanded += 1
-            if expanded > most_items or (expanded % 256 == 0 and stop()):
+            if expanded > most_items or (expanded % 256 == 0 and deadline.over()):
                 return None
             stack.extend(self.items(item))
         steps.reverse()

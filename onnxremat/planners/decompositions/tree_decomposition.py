@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onnxremat.core.deadline import ENDLESS, Deadline, StoppedError
 from onnxremat.core.graph import Graph
-from onnxremat.planners.search.stopping import Stop, StoppedError, ask, asking, never
 
 Edge = tuple[int, int]
 
@@ -86,41 +86,40 @@ def tree_decomposition(
     *,
     seed: int = 0,
     own: bool = False,
-    stop: Stop = never,
-    seconds: float = LONGEST_SECONDS,
+    deadline: Deadline = ENDLESS,
 ) -> TreeDecomposition:
     """A tree decomposition of the graph with vertices 0 to `count` - 1, at most `count` bags.
 
     By goatd's minimum fill-in where it is installed, unless `own` asks for the own elimination.
     The trees of a forest are joined, bags within neighbouring ones are merged (lemma 1), the root
-    is the first bag. The same seed gives the same decomposition. goatd does not ask `stop()`: at a
-    stop it is left behind in its thread, where it ends after `seconds` at the latest. By then
-    `stop()` is to be true, for it leaves the rest of the graph in one bag.
+    is the first bag. The same seed gives the same decomposition. goatd asks nobody: at the
+    deadline it is left behind in its thread, where it ends by itself when the seconds are over, and
+    leaves the rest of the graph in one bag.
     """
     if count == 0:
         return TreeDecomposition((), ())
     if has_goatd() and not own:
-        found = _by_goatd(count, edges, seed, stop, seconds)
-        bags = [set(bag) for bag in asking(found.bags, stop)]
+        found = _by_goatd(count, edges, seed, deadline)
+        bags = [set(bag) for bag in deadline.asking(found.bags)]
         links = [(int(a), int(b)) for a, b in found.edges]
     else:
-        bags, links = eliminate(count, edges, stop)
-    return _rooted(*merge_subsets(bags, asking(links, stop)))
+        bags, links = eliminate(count, edges, deadline)
+    return _rooted(*merge_subsets(bags, deadline.asking(links)))
 
 
-def _by_goatd(count: int, edges: Sequence[Edge], seed: int, stop: Stop, seconds: float) -> Any:
+def _by_goatd(count: int, edges: Sequence[Edge], seed: int, deadline: Deadline) -> Any:
     goatd = importlib.import_module("goatd")
     graph = goatd.Graph(count, list(edges))
-    most = max(1, int(1000 * min(seconds, LONGEST_SECONDS)))
+    most = max(1, int(1000 * min(deadline.left_seconds, LONGEST_SECONDS)))
 
     def work() -> Any:
         return goatd.decompose(graph, order="minfill", seed=seed, budget_ms=most)
 
-    return _in_thread(work, stop)
+    return _in_thread(work, deadline)
 
 
-def _in_thread(work: Callable[[], Any], stop: Stop) -> Any:
-    """What `work` returns or raises. At a stop it goes on in a thread that nobody waits for."""
+def _in_thread(work: Callable[[], Any], deadline: Deadline) -> Any:
+    """What `work` returns or raises. At the deadline it goes on in a thread of its own."""
     made: list[Any] = []
     failed: list[BaseException] = []
 
@@ -130,12 +129,12 @@ def _in_thread(work: Callable[[], Any], stop: Stop) -> Any:
         except BaseException as error:  # noqa: BLE001 - it is raised again where it is waited for
             failed.append(error)
 
-    ask(stop)
+    deadline.ask()
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(POLLING_SECONDS)
-        if thread.is_alive() and stop():
+        if thread.is_alive() and deadline.over():
             raise StoppedError
     if failed:
         raise failed[0]
@@ -143,7 +142,7 @@ def _in_thread(work: Callable[[], Any], stop: Stop) -> Any:
 
 
 def eliminate(
-    count: int, edges: Sequence[Edge], stop: Stop = never
+    count: int, edges: Sequence[Edge], deadline: Deadline = ENDLESS
 ) -> tuple[list[set[int]], list[Edge]]:
     """Bags and tree edges by eliminating a vertex of the fewest neighbours again and again.
 
@@ -161,7 +160,7 @@ def eliminate(
             continue
         rank[v] = len(bags)
         bags.append({v, *near[v]})
-        for u in asking(near[v], stop):
+        for u in deadline.asking(near[v]):
             near[u] |= near[v]
             near[u] -= {u, v}
             heapq.heappush(heap, (len(near[u]), u))
@@ -304,7 +303,7 @@ class Separators:
         return tuple(sorted(v for part in within for v in part.separator))
 
 
-def separators(count: int, found: TreeDecomposition, stop: Stop = never) -> Separators:
+def separators(count: int, found: TreeDecomposition, deadline: Deadline = ENDLESS) -> Separators:
     """The balanced separators of a decomposition and of all pieces that they leave (lemma 3).
 
     Which piece is cut where does not depend on what is to be computed, so each is found once (the
@@ -314,13 +313,13 @@ def separators(count: int, found: TreeDecomposition, stop: Stop = never) -> Sepa
     Deviations: bags are merged (lemma 1) in every piece instead of once, and the tree is also cut
     where neighbouring bags share no vertex. Both only make pieces smaller. O(n width log n).
     """
-    bags = [set(bag) for bag in asking(found.bags, stop)]
+    bags = [set(bag) for bag in deadline.asking(found.bags)]
     links = [(i, p) for i, p in enumerate(found.parent) if p >= 0]
     made: list[tuple[tuple[int, ...], int, int, int]] = []
     owner = [-1] * count
-    waiting = [(part, -1, 1) for part in reversed(_parts(bags, links, stop))]
+    waiting = [(part, -1, 1) for part in reversed(_parts(bags, links, deadline))]
     while waiting:
-        ask(stop)
+        deadline.ask()
         (bags, links), above, depth = waiting.pop()
         index = len(made)
         centre = _centre(len(bags), links)
@@ -328,8 +327,8 @@ def separators(count: int, found: TreeDecomposition, stop: Stop = never) -> Sepa
         made.append((tuple(sorted(cut)), len(bags), above, depth))
         for v in cut:
             owner[v] = index
-        rest = [bag if bag.isdisjoint(cut) else bag - cut for bag in asking(bags, stop)]
-        below = _parts(rest, [e for e in links if centre not in e], stop)
+        rest = [bag if bag.isdisjoint(cut) else bag - cut for bag in deadline.asking(bags)]
+        below = _parts(rest, [e for e in links if centre not in e], deadline)
         waiting.extend((part, index, depth + 1) for part in reversed(below))
     children: list[list[int]] = [[] for _ in made]
     end = list(range(1, len(made) + 1))
@@ -347,11 +346,11 @@ def separators(count: int, found: TreeDecomposition, stop: Stop = never) -> Sepa
 
 
 def _parts(
-    bags: Sequence[set[int]], links: Iterable[Edge], stop: Stop
+    bags: Sequence[set[int]], links: Iterable[Edge], deadline: Deadline
 ) -> list[tuple[list[set[int]], list[Edge]]]:
     """The connected parts, without empty bags and each with its bags merged, by smallest vertex."""
     near: dict[int, list[int]] = {i: [] for i, bag in enumerate(bags) if bag}
-    for a, b in asking(links, stop):
+    for a, b in deadline.asking(links):
         if not bags[a].isdisjoint(bags[b]):
             near[a].append(b)
             near[b].append(a)
@@ -370,7 +369,7 @@ def _parts(
                     inner.append((name[a], name[b]))
                     stack.append(b)
         seen.update(name)
-        parts.append(merge_subsets([bags[i] for i in name], asking(inner, stop)))
+        parts.append(merge_subsets([bags[i] for i in name], deadline.asking(inner)))
     return sorted(parts, key=lambda part: min(min(bag) for bag in part[0]))
 
 

@@ -31,7 +31,7 @@ states of Ahn et al. 2020 (Serenity); ranks and proof are ours.
 # An element of an array is Any to mypy; to numba it has a type.
 # mypy: disable-error-code="no-any-return"
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -39,6 +39,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.graph import Graph
 from onnxremat.core.memory import MemoryRules
 from onnxremat.planners.exact_order.downsets import Facts, units
@@ -109,16 +110,16 @@ def beam_order(
     target: int,
     below_bytes: int,
     *,
-    stop: Callable[[], bool],
+    deadline: Deadline,
     first_width: int = FIRST_WIDTH,
     most_states: int | None = None,
 ) -> BeamOrder:
     """The best order with a peak below `below_bytes`; one of `target` bytes will do.
 
-    Ends when it is found or proved not to exist, when `stop()` is true (asked once a layer), after
+    Ends when it is found or proved not to exist, at the deadline (asked once a layer), after
     `most_states`, or when the width would take more than MOST_BYTES.
     """
-    search = _Beam(graph, rules, stop, most_states)
+    search = _Beam(graph, rules, deadline, most_states)
     order, peak, bound = None, below_bytes, 0
     width, pull, partial = first_width, FIRST_PULL, True
     backward, failures = False, 0
@@ -144,7 +145,7 @@ class _Beam:
         self,
         graph: Graph,
         rules: MemoryRules,
-        stop: Callable[[], bool],
+        deadline: Deadline,
         most_states: int | None,
     ) -> None:
         facts = Facts(graph, rules)
@@ -153,13 +154,15 @@ class _Beam:
         self.states = 0
         self.proved_bytes = 0
         self._constant_bytes = facts.constant_bytes
-        self._stop = stop
+        self._deadline = deadline
         self._most_states = most_states
         self._words = (len(self.units) + 63) // 64
 
     def over(self) -> bool:
         """Whether to stop now."""
-        return self._stop() or (self._most_states is not None and self.states >= self._most_states)
+        return self._deadline.over() or (
+            self._most_states is not None and self.states >= self._most_states
+        )
 
     def fits(self, width: int) -> bool:
         """Whether a run of this width takes no more than half of MOST_BYTES for its states."""

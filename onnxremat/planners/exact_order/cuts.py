@@ -14,11 +14,12 @@ exact where one op is the bottleneck, whatever is done before and behind it.
 Picard 1976 (closures as minimum cuts) for the construction; the use as a bound on orders is ours.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from onnxremat.core.deadline import ENDLESS, Deadline
 from onnxremat.core.graph import Graph
 from onnxremat.core.memory import MemoryRules
 from onnxremat.planners.exact_order.downsets import Facts
@@ -42,19 +43,19 @@ def cut_bound(
     graph: Graph,
     rules: MemoryRules,
     *,
-    stop: Callable[[], bool] = lambda: False,
+    deadline: Deadline = ENDLESS,
     most_ops: int | None = None,
 ) -> CutBound:
     """The bound over all ops, those at the highest points of the given order first.
 
-    `stop()` is asked now and then; `most_ops` looks at so many only. A maximum flow for each op
+    The deadline is asked now and then; `most_ops` looks at so many only. A maximum flow for each op
     over a network of its ops, tensors and reads: about a millisecond at 1,000 ops.
     """
     facts = Facts(graph, rules)
     network = Network(facts)
     best = CutBound(0, None, ())
     for count, v in enumerate(by_live_bytes(facts, network.beside)[:most_ops]):
-        if count % _LOOKS == 0 and stop():
+        if count % _LOOKS == 0 and deadline.over():
             break
         nbytes, before = network.around(v)
         if nbytes > best.nbytes:

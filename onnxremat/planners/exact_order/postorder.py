@@ -12,11 +12,11 @@ depends on what has run before it, and the search is exponential in the number o
 """
 
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onnxremat.core.bounds import peak_bound
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.depth_first import DepthFirst, Visit, ranks_of
 from onnxremat.core.graph import Graph
 from onnxremat.core.memory import MemoryRules, profile
@@ -24,7 +24,7 @@ from onnxremat.core.problem import Limits, Plan, Problem, make_plan
 from onnxremat.core.schedule import Schedule
 from onnxremat.planners.exact_order.cuts import cut_bound
 from onnxremat.planners.exact_order.downsets import DownsetWalk
-from onnxremat.planners.search.engine import Clock
+from onnxremat.planners.search.engine import make_ready
 
 CUT_SHARE = 0.1
 EXACT_SHARE = 0.5
@@ -49,25 +49,20 @@ class PostOrder:
 
 def depth_first_plan(problem: Problem, limits: Limits) -> Plan:
     """`reorder` for `Problem.depth_first`; the proof is for such orders."""
-    started = time.monotonic()
+    deadline = Deadline(limits)
     graph, rules = problem.graph, problem.rules
-
-    clock = Clock(limits, started)
-
-    def over(share: float) -> bool:
-        return clock.over() or clock.seconds() > share * limits.seconds
-
+    make_ready(deadline)
     most = None if limits.iterations is None else min(limits.iterations, MOST_STATES)
     bound = peak_bound(graph, rules).nbytes
-    if not clock.over():
-        cut = cut_bound(graph, rules, stop=lambda: over(CUT_SHARE), most_ops=most)
+    if not deadline.over():
+        cut = cut_bound(graph, rules, deadline=deadline.until(CUT_SHARE), most_ops=most)
         bound = max(bound, cut.nbytes)
     found = best_post_order(
         graph,
         rules,
         max(bound, problem.budget_bytes or 0),
-        exact_over=lambda: over(EXACT_SHARE),
-        over=clock.over,
+        exact=deadline.until(EXACT_SHARE),
+        deadline=deadline,
         most_states=most,
         seed=limits.seed,
     )
@@ -85,17 +80,17 @@ def best_post_order(
     rules: MemoryRules,
     target_bytes: int,
     *,
-    exact_over: Callable[[], bool],
-    over: Callable[[], bool],
+    exact: Deadline,
+    deadline: Deadline,
     most_states: int | None = None,
     seed: int = 0,
 ) -> PostOrder:
     """The depth-first order of the smallest peak found; any with a peak of `target_bytes` will do.
 
-    The exact search ends at `exact_over()` or after `most_states` states, the random changes at
-    `over()` or after as many tries. Both ask now and then.
+    The exact search ends at `exact` or after `most_states` states, the random changes at
+    `deadline` or after as many tries. Both ask now and then.
     """
-    search = _PostorderSearch(graph, rules, exact_over, most_states)
+    search = _PostorderSearch(graph, rules, exact, most_states)
     best = _improved(graph, rules, search.depth_first, search.first())
     while best.peak_bytes > target_bytes:
         order = search.below(best.peak_bytes)
@@ -106,7 +101,9 @@ def best_post_order(
         return best
     if not search.gave_up:
         return PostOrder(best.order, best.peak_bytes, complete=True)
-    return _changed(graph, rules, search.depth_first, best, target_bytes, over, most_states, seed)
+    return _changed(
+        graph, rules, search.depth_first, best, target_bytes, deadline, most_states, seed
+    )
 
 
 def _peak(graph: Graph, rules: MemoryRules, order: tuple[int, ...]) -> int:
@@ -128,7 +125,7 @@ def _changed(
     search: DepthFirst,
     best: PostOrder,
     target_bytes: int,
-    over: Callable[[], bool],
+    deadline: Deadline,
     most_tries: int | None,
     seed: int,
 ) -> PostOrder:
@@ -137,7 +134,7 @@ def _changed(
     ranks = ranks_of(best.order)
     visit = search.visit(ranks)
     tries = 0
-    while visit.pairs and best.peak_bytes > target_bytes and not over():
+    while visit.pairs and best.peak_bytes > target_bytes and not deadline.over():
         if most_tries is not None and tries >= most_tries:
             break
         tries += 1
@@ -162,14 +159,14 @@ class _PostorderSearch:
         self,
         graph: Graph,
         rules: MemoryRules,
-        stop: Callable[[], bool],
+        deadline: Deadline,
         most_states: int | None,
     ) -> None:
         self.depth_first = DepthFirst.of(graph)
         self.states = 0
         self.gave_up = False
         self._walk = DownsetWalk(graph, rules, join=False)
-        self._stop = stop
+        self._deadline = deadline
         self._most_states = most_states
         self._failed: set[tuple[int, Path]] = set()
 
@@ -207,7 +204,9 @@ class _PostorderSearch:
                     return answer
                 continue
             self.states += 1
-            if self.states == self._most_states or (self.states % _LOOKS == 0 and self._stop()):
+            if self.states == self._most_states or (
+                self.states % _LOOKS == 0 and self._deadline.over()
+            ):
                 self.gave_up = True
             stack.append((len(walk.trail), onward, self._open(onward)))
         return None

@@ -31,9 +31,10 @@ order within T continues from s(S) if none does from S: failures are remembered 
 twin branches sorted, and of choices that lead to the same one all but the first fail at once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.graph import Graph
 from onnxremat.core.memory import MemoryRules
 from onnxremat.planners.exact_order.downsets import DownsetWalk
@@ -63,18 +64,18 @@ def exact_order(
     from_bytes: int,
     *,
     below_bytes: int | None = None,
-    stop: Callable[[], bool],
+    deadline: Deadline,
     most_states: int | None = None,
 ) -> ExactOrder:
     """The order with the smallest peak, each op once; any with a peak of `from_bytes` will do.
 
-    Orders of `below_bytes` or more are not looked for (such a one is known). `stop()` is asked
+    Orders of `below_bytes` or more are not looked for (such a one is known). The deadline is asked
     every few hundred states; `most_states` gives up after so many. Exponential in the width of the
     graph at worst.
     """
     if below_bytes is not None and from_bytes >= below_bytes:
         return ExactOrder(None, below_bytes, True, 0)
-    search = _ThresholdSearch(graph, rules, stop, most_states)
+    search = _ThresholdSearch(graph, rules, deadline, most_states)
     threshold = from_bytes
     for goal in search.walk.cuts():
         while not search.reach(goal, threshold):
@@ -96,14 +97,14 @@ class _ThresholdSearch:
         self,
         graph: Graph,
         rules: MemoryRules,
-        stop: Callable[[], bool],
+        deadline: Deadline,
         most_states: int | None,
     ) -> None:
         self.walk = DownsetWalk(graph, rules)
         self.states = 0
         self.refused_bytes = 0
         self.gave_up = False
-        self._stop = stop
+        self._deadline = deadline
         self._most_states = most_states
         self._below = self.walk.descendants()
         self._graph, self._rules = graph, rules
@@ -153,7 +154,7 @@ class _ThresholdSearch:
     def _exhausted(self) -> bool:
         if self._most_states is not None and self.states >= self._most_states:
             return True
-        return self.states % _LOOKS == 0 and self._stop()
+        return self.states % _LOOKS == 0 and self._deadline.over()
 
     def _choices(self, threshold: int, goal: int) -> Iterator[int]:
         """Ready ops within the threshold, those that grow least first."""

@@ -16,11 +16,11 @@ from math import gcd
 
 from ortools.sat.python import cp_model
 
+from onnxremat.core.deadline import ENDLESS, Deadline
 from onnxremat.core.graph import TensorKind
 from onnxremat.core.memory import inplace_allowed, profile
 from onnxremat.core.problem import Problem
 from onnxremat.core.schedule import NEVER, Schedule, given_order, instances
-from onnxremat.planners.search.stopping import Stop, asking, never
 
 Place = cp_model.LinearExprT
 Literal = cp_model.LiteralT
@@ -47,7 +47,7 @@ class Retention:
 
     O(copies^2 x reads) literals, O(copies x tensors) intervals. The redundant knapsacks of the
     staged domain add a literal for each pair of a tensor and a stage that it is held across.
-    Raises StoppedError if `stop()` is true before all is stated.
+    Raises StoppedError if that is not done by the deadline.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Retention:
         *,
         hint: Schedule | None = None,
         lowest_peak: bool = False,
-        stop: Stop = never,
+        deadline: Deadline = ENDLESS,
     ) -> None:
-        self.problem, self.shape, self.hint, self.stop = problem, shape, hint, stop
+        self.problem, self.shape, self.hint, self.deadline = problem, shape, hint, deadline
         self.graph, self.rules = problem.graph, problem.rules
         self.model = cp_model.CpModel()
         graph, count = self.graph, len(self.graph.ops)
@@ -145,7 +145,7 @@ class Retention:
         return last
 
     def _make_runs(self) -> None:
-        for v in asking(range(len(self.graph.ops)), self.stop):
+        for v in self.deadline.asking(range(len(self.graph.ops))):
             starts: list[Place] = []
             actives: list[Literal] = []
             fixed = self.shape.free is not None and v not in self.shape.free
@@ -198,15 +198,15 @@ class Retention:
             for v, i in everyone
         )
         executions = cp_model.LinearExpr.sum([self.active[v][i] for v, i in everyone])
-        for v, i in asking(everyone, self.stop):
+        for v, i in self.deadline.asking(everyone):
             model.add(self.start[v][i] < executions).only_enforce_if(self.active[v][i])
         if self.problem.fixed_order:
-            for v in asking(range(len(self.graph.ops) - 1), self.stop):
+            for v in self.deadline.asking(range(len(self.graph.ops) - 1)):
                 model.add(self.start[v][0] < self.start[v + 1][0])
 
     def _make_ends(self) -> None:
         model = self.model
-        for t in asking(self.made, self.stop):
+        for t in self.deadline.asking(self.made):
             v = self.graph.producer[t]
             for i in range(self.runs[v]):
                 first = self.slot(v + i, v) if self.shape.staged else 0
@@ -235,7 +235,7 @@ class Retention:
 
     def _state_precedence(self) -> None:
         """Equation 5: each run of a reader starts within one retention of what it reads."""
-        for t, w in asking(self._reads(), self.stop):
+        for t, w in self.deadline.asking(self._reads()):
             if self.shape.reservoir:
                 self._state_reservoir(t, w)
                 continue
@@ -279,7 +279,7 @@ class Retention:
 
     def _state_takeovers(self) -> None:
         """A buffer may go over to an output when its last reader starts, as the rules allow."""
-        for v, op in asking(enumerate(self.graph.ops), self.stop):
+        for v, op in self.deadline.asking(enumerate(self.graph.ops)):
             pairs = takeover_pairs(self.problem, v)
             for i in range(self.runs[v]):
                 sources: dict[int, list[Literal]] = {}
@@ -314,7 +314,7 @@ class Retention:
 
     def _state_use(self) -> None:
         """Runs that nobody reads are not repeated; unread values are held if the rules say so."""
-        for v, op in asking(enumerate(self.graph.ops), self.stop):
+        for v, op in self.deadline.asking(enumerate(self.graph.ops)):
             for j in range(self.runs[v]) if not self.shape.idle_firsts else ():
                 if self.runs[v] == 1:
                     continue
@@ -327,7 +327,7 @@ class Retention:
                     self.model.add_bool_or([*used, _negated(repeated)])
         if not self.rules.unread_held or self.shape.reservoir:
             return
-        for t, j in asking(self.end, self.stop):
+        for t, j in self.deadline.asking(self.end):
             condition: list[Literal] = [self.active[self.graph.producer[t]][j]]
             condition += [_negated(x) for x in self._readers_of(t, j)]
             if t in self.held:
@@ -346,7 +346,7 @@ class Retention:
         """Equations 4 and 13: intervals [start, end], a buffer taken over ends a slot earlier."""
         model = self.model
         intervals, demands = [], []
-        for (t, i), end in asking(self.end.items(), self.stop):
+        for (t, i), end in self.deadline.asking(self.end.items()):
             v = self.graph.producer[t]
             if not self.size[t]:
                 continue
@@ -375,11 +375,11 @@ class Retention:
         """Redundant: what is held during each first execution, less what is gone, fits."""
         given = given_order(self.graph)
         across = [[] for _ in self.graph.ops]  # type: list[list[int]]
-        for made in asking(instances(self.graph, given), self.stop):
+        for made in self.deadline.asking(instances(self.graph, given)):
             last = len(self.graph.ops) if made.pinned else made.last_read
             for k in range(made.step + 1, last):
                 across[k].append(made.tensor)
-        for k, op in asking(enumerate(self.graph.ops), self.stop):
+        for k, op in self.deadline.asking(enumerate(self.graph.ops)):
             read = {t for t in op.inputs if self.graph.tensors[t].kind is TensorKind.ACTIVATION}
             own = [*read, *op.outputs]
             need = sum(self.size[t] for t in own) // self.unit
@@ -393,7 +393,7 @@ class Retention:
                 continue
             gone = [
                 (self.size[t] // self.unit) * self._gone(t, k)
-                for t in asking(other, self.stop)
+                for t in self.deadline.asking(other)
                 if self.runs[self.graph.producer[t]] > 1
             ]
             self.model.add(total - cp_model.LinearExpr.sum(gone) <= self.capacity)
@@ -446,7 +446,7 @@ class Retention:
             run_of.append(seen[v])
             seen[v] += 1
         at = [self.kept[v][i] for v, i in zip(hint.steps, run_of, strict=True)]
-        for v, row in asking(enumerate(self.active), self.stop):
+        for v, row in self.deadline.asking(enumerate(self.active)):
             for i, active in enumerate(row):
                 happens = i < seen[v]
                 if happens and (v, i) in self.placing:

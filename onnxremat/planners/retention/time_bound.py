@@ -22,11 +22,10 @@ count p s. The bound is the largest over u, so it grows with what is lacking at 
 how many points lack it. Ours; for the relaxation see Lagrangian duality.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from onnxremat.core.bounds import could_be_taken_over
+from onnxremat.core.deadline import ENDLESS, Deadline
 from onnxremat.core.graph import Graph
 from onnxremat.core.memory import MemoryRules
 from onnxremat.core.problem import Problem
@@ -48,11 +47,11 @@ def extra_time_bound(
     budget_bytes: int,
     *,
     fixed_order: bool,
-    stop: Callable[[], bool] = lambda: False,
+    deadline: Deadline = ENDLESS,
 ) -> int:
     """No schedule within `budget_bytes` takes less than this beyond one pass, as `Op.cost`.
 
-    `stop()` is asked now and then: what was found by then holds. In a given order O(n (live log
+    The deadline is asked now and then: what was found by then holds. In a given order O(n (live log
     live)); else a maximum flow for each of the _LOOKED_AT highest points of the given order, and
     one for each price at those with the least room.
     """
@@ -64,7 +63,7 @@ def extra_time_bound(
     size = np.array(facts.size, dtype=np.int64)
     lacking = []
     for v in by_live_bytes(facts, network.beside)[:_LOOKED_AT]:
-        if stop():
+        if deadline.over():
             break
         live, _ = network.least(v, size)
         if live > rooms[v]:
@@ -72,13 +71,13 @@ def extra_time_bound(
     best = 0.0
     cost = _shared_costs(facts)
     for _, v in sorted(lacking)[:_MOST_OPS]:
-        if stop():
+        if deadline.over():
             break
         best = max(best, _priced_bound(facts, network, v, rooms[v], cost))
     return int(np.ceil(best - 1e-6 * max(best, 1.0)))
 
 
-def least_time_of(problem: Problem, stop: Callable[[], bool] = lambda: False) -> int:
+def least_time_of(problem: Problem, deadline: Deadline = ENDLESS) -> int:
     """No plan of a problem takes less time; without a budget that is the time of one pass."""
     once = problem.graph.total_cost()
     if problem.budget_bytes is None:
@@ -88,7 +87,7 @@ def least_time_of(problem: Problem, stop: Callable[[], bool] = lambda: False) ->
         problem.rules,
         problem.budget_bytes,
         fixed_order=problem.fixed_order,
-        stop=stop,
+        deadline=deadline,
     )
 
 

@@ -1,19 +1,19 @@
-"""What drives the compiled search: starts, cooling cycles, clocks and progress."""
+"""What drives the compiled search: starts, cooling cycles and progress."""
 
 import math
 import os
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 
 import numpy as np
 
+from onnxremat.core.deadline import ENDLESS, Deadline
 from onnxremat.core.graph import Graph, Op, Tensor
 from onnxremat.core.memory import MemoryRules, profile
-from onnxremat.core.problem import Limits, Problem, Progress
+from onnxremat.core.problem import Problem, Progress
 from onnxremat.core.schedule import Schedule, ScheduleError, check, given_order
 from onnxremat.planners.search.arrays import TARGET, make_state
 from onnxremat.planners.search.flat import Floats, Ints, flatten
@@ -53,19 +53,17 @@ def score(problem: Problem, schedule: Schedule) -> Score:
     return Score(schedule, peak, schedule.cost(problem.graph))
 
 
-def best_of(
-    problem: Problem, schedules: Iterable[Schedule], enough: Callable[[], bool] = lambda: False
-) -> Score:
+def best_of(problem: Problem, schedules: Iterable[Schedule], deadline: Deadline = ENDLESS) -> Score:
     """The best of one or more valid schedules, the first of equals.
 
-    Looks at no further ones once `enough()` is true.
+    Looks at no further ones behind the deadline.
     """
     best = None
     for schedule in schedules:
         other = score(problem, schedule)
         if best is None or other.better_than(best, problem.budget_bytes):
             best = other
-        if enough():
+        if deadline.over():
             break
     if best is None:
         raise ValueError("no schedules to choose from")
@@ -109,15 +107,16 @@ def load_kernels() -> bool:
     steps, tally = np.zeros(1, dtype=np.int64), np.array([1, 1, 1, 1, 0], dtype=np.int64)
     rule = np.array([1, 0], dtype=np.int64)
     _anneal.anneal(flat, make_state(flat, 4), steps, steps.copy(), rule, tally, np.ones(8), 0, 0)
-    _beam.beam_order(graph, MemoryRules(), 0, NO_LIMIT, stop=lambda: False)
+    _beam.beam_order(graph, MemoryRules(), 0, NO_LIMIT, deadline=ENDLESS)
     return cached
 
 
-def _compilation_seconds() -> float:
-    """Make the kernels ready; the seconds that compiling them took, 0 if they were cached."""
+def make_ready(deadline: Deadline) -> None:
+    """Make the kernels ready. Compiling them, once per machine, does not count."""
     begin, done_before = time.monotonic(), load_kernels.cache_info().currsize > 0
     cached = load_kernels()
-    return 0.0 if done_before or cached else time.monotonic() - begin
+    if not done_before and not cached:
+        deadline.forgive(time.monotonic() - begin)
 
 
 def usable_processors() -> int:
@@ -125,59 +124,6 @@ def usable_processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-class Stopwatch:
-    """How much of the limits is used up since `started` (seconds of `time.monotonic`)."""
-
-    def __init__(self, limits: Limits, started: float) -> None:
-        self.limits = limits
-        self.started = started
-        self.iterations = 0
-        self.lock = threading.Lock()
-
-    def count(self, iterations: int) -> None:
-        """Note that iterations were done; threads may do so at a time."""
-        with self.lock:
-            self.iterations += iterations
-
-    def seconds(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.started
-
-    def left(self) -> float:
-        """Seconds until the limit."""
-        return self.limits.seconds - self.seconds()
-
-    def used(self) -> float:
-        """Share of the budget used: of iterations if they are limited, else of seconds."""
-        if self.limits.iterations is not None:
-            limit = self.limits.iterations
-            return self.iterations / limit if limit > 0 else 1.0
-        return self.seconds() / max(self.limits.seconds, 1e-9)
-
-    def stopped(self, share: float = 1.0) -> bool:
-        """Whether that share of the seconds is used, or the caller says stop."""
-        stop = self.limits.stop
-        return self.seconds() > share * self.limits.seconds or (stop is not None and stop())
-
-    def over(self) -> bool:
-        """Whether to stop now."""
-        return self.used() >= 1.0 or self.left() <= 0.0 or self.stopped()
-
-
-class Clock(Stopwatch):
-    """A Stopwatch of a search with compiled kernels.
-
-    Making one makes them ready. Compiling them, once per machine, does not count.
-    """
-
-    def __init__(self, limits: Limits, started: float) -> None:
-        super().__init__(limits, started + _compilation_seconds())
-
-    def started_enough(self) -> bool:
-        """Whether starting points have taken their share of the seconds, or it is time to stop."""
-        return self.seconds() > STARTS_SHARE * self.limits.seconds or self.over()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +153,7 @@ class Engine:
         self,
         problem: Problem,
         start: Score,
-        clock: Clock,
+        deadline: Deadline,
         cooling: Cooling,
         least_time: int = 0,
         stream: int = 0,
@@ -215,7 +161,7 @@ class Engine:
         from onnxremat.planners.search import anneal as _anneal
 
         self._anneal = _anneal.anneal
-        self.problem, self.best, self.clock, self.cooling = problem, start, clock, cooling
+        self.problem, self.best, self.deadline, self.cooling = problem, start, deadline, cooling
         self.flat = flatten(problem.graph, problem.rules)
         ops = len(problem.graph.ops)
         self.state = make_state(self.flat, int(ROOM * max(len(start.schedule), ops)) + 200)
@@ -241,7 +187,7 @@ class Engine:
         `hot` is the first temperature, in times of an average op. Ends early when the target is
         met in the time of one pass, or at all with `until_met`.
         """
-        begin, first = self.clock.used(), self.chunks
+        begin, first = self.deadline.used(), self.chunks
         cooling = self.cooling
         gain = cooling.gain if gain is None else gain
         dial = np.array(
@@ -263,8 +209,8 @@ class Engine:
             ],
             dtype=np.int64,
         )
-        while not self.clock.over() and not self.finished(target, until_met=until_met):
-            phase = (self.clock.used() - begin) / share
+        while not self.deadline.over() and not self.finished(target, until_met=until_met):
+            phase = (self.deadline.used() - begin) / share
             if phase >= 1.0:
                 return
             dial[0] = dial[1] = hot * (cooling.cold / hot) ** phase
@@ -285,20 +231,20 @@ class Engine:
 
     def _run_chunk(self, target: int, steps: Ints, best: Ints, tally: Ints, dial: Floats) -> None:
         iterations = self.chunk
-        if self.clock.limits.iterations is not None:
-            iterations = min(iterations, self.clock.limits.iterations - self.clock.iterations)
+        if self.deadline.limits.iterations is not None:
+            iterations = min(iterations, self.deadline.limits.iterations - self.deadline.iterations)
         self.state.total[TARGET] = target
-        seed = self.clock.limits.seed * 1_000_003 + self.stream * 7_368_787 + self.chunks
+        seed = self.deadline.limits.seed * 1_000_003 + self.stream * 7_368_787 + self.chunks
         self._anneal(
             self.flat, self.state, steps, best, self.rule, tally, dial, iterations, seed % (1 << 32)
         )
         self.chunks += 1
-        self.clock.count(iterations)
+        self.deadline.count(iterations)
         found = Score(self.best.schedule, int(tally[3]), int(tally[2]))
         if found.better_than(self.best, target):
             schedule = Schedule(tuple(best[: tally[1]].tolist()))
             self.best = Score(schedule, found.peak_bytes, found.time_cost)
-            report(self.clock, self.best)
+            report(self.deadline, self.best)
 
     def _array(self, schedule: Schedule) -> Ints:
         steps = np.zeros(self.state.slot.shape[1], dtype=np.int64)
@@ -306,12 +252,12 @@ class Engine:
         return steps
 
 
-def report(clock: Stopwatch, found: Score) -> None:
+def report(deadline: Deadline, found: Score) -> None:
     """Tell the caller about a better plan, one thread at a time."""
-    if clock.limits.on_progress is not None:
-        with clock.lock:
-            progress = Progress(clock.seconds(), found.peak_bytes, found.time_cost)
-            clock.limits.on_progress(progress)
+    if deadline.limits.on_progress is not None:
+        with deadline.lock:
+            progress = Progress(deadline.passed_seconds, found.peak_bytes, found.time_cost)
+            deadline.limits.on_progress(progress)
 
 
 FIRST_STEP = 0.25
@@ -329,8 +275,8 @@ def lower_peak(engine: Engine, bound: int, until: float) -> None:
     missed one halves the step and lengthens the next cooling cycle.
     """
     step, share = FIRST_STEP, 0.02
-    while engine.best.peak_bytes > bound and not engine.clock.over():
-        left = until - engine.clock.used()
+    while engine.best.peak_bytes > bound and not engine.deadline.over():
+        left = until - engine.deadline.used()
         if left <= 0.0:
             return
         gap = engine.best.peak_bytes - bound

@@ -18,13 +18,14 @@ where those pay, `local_search` finds better plans on its own.
 import heapq
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 
+from onnxremat.core.deadline import ENDLESS, Deadline
 from onnxremat.core.graph import Graph, TensorKind
 from onnxremat.core.memory import MemoryRules, inplace_allowed, profile
 from onnxremat.core.problem import Problem
@@ -106,13 +107,11 @@ def repeats(graph: Graph, rules: MemoryRules) -> bool:
     return repeated >= REPEATED_SHARE * len(graph.ops)
 
 
-def block_plan(
-    problem: Problem, order: Schedule, stop: Callable[[], bool] = lambda: False
-) -> Schedule | None:
+def block_plan(problem: Problem, order: Schedule, deadline: Deadline = ENDLESS) -> Schedule | None:
     """A schedule of the problem with the first executions of `order`, which repeats nothing.
 
     Meets the budget, or has the smallest peak found. None without a budget, or if nothing was found
-    by the time that `stop()` said so. Two orders and two values of NEAR are tried; each takes
+    by the deadline. Two orders and two values of NEAR are tried; each takes
     O(families x (steps + sampled chains)) for a family chosen and O(steps + reads) for a measure.
     """
     if problem.budget_bytes is None or problem.max_copies == 1 or not order.steps:
@@ -122,11 +121,11 @@ def block_plan(
     orders = (order,) if problem.fixed_order else (tightened(problem, order), order)
     made: dict[Schedule, _Order] = {}
     for near, one in product(NEAR, orders):
-        if stop():
+        if deadline.over():
             break
         if one not in made:
             made[one] = _Order(problem, one, colour)
-        found = _BlockChoice(problem, made[one], near).best(stop)
+        found = _BlockChoice(problem, made[one], near).best(deadline)
         if best is None or found.better_than(best, problem.budget_bytes):
             best = found
     return None if best is None else best.schedule
@@ -341,7 +340,7 @@ class _BlockChoice:
         self.price: dict[int, int] = {}
         self.spent = 0
 
-    def best(self, stop: Callable[[], bool]) -> Score:
+    def best(self, deadline: Deadline) -> Score:
         """The best schedule found. It gets two chances to become faster once the budget is met."""
         best, live = self._measured()
         idle = 0
@@ -349,7 +348,7 @@ class _BlockChoice:
             if best.peak_bytes <= self.budget and idle == PATIENCE:
                 break
             over = (live > self.budget).any()
-            if stop() or (over and not self._choose(live, stop)):
+            if deadline.over() or (over and not self._choose(live, deadline)):
                 break
             if not over and not self._take_back(live):
                 break
@@ -373,11 +372,11 @@ class _BlockChoice:
             return Score(schedule, held.peak_bytes, schedule.cost(graph)), live
         return score(self.problem, short), live
 
-    def _choose(self, live: Ints, stop: Callable[[], bool]) -> bool:
+    def _choose(self, live: Ints, deadline: Deadline) -> bool:
         """Give up families until nothing seems to be above the budget; False if none helps."""
         excess = np.maximum(live - self.budget, 0)
         changed = False
-        while excess.any() and not stop():
+        while excess.any() and not deadline.over():
             f = self._pick(excess > 0)
             if f is None:
                 break

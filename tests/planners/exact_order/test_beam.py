@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxremat.core.bounds import peak_bound
+from onnxremat.core.deadline import ENDLESS, Deadline
 from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
 from onnxremat.core.memory import MemoryRules, profile
 from onnxremat.core.problem import Limits, Problem
@@ -17,10 +18,6 @@ from tests.graphs import graphs, memory_rules
 from tests.planners.exact_order.test_rising_threshold import smallest
 
 ANY = 1 << 40
-
-
-def never() -> bool:
-    return False
 
 
 def layered(seed: int, layers: int, across: int) -> Graph:
@@ -49,13 +46,13 @@ def layered(seed: int, layers: int, across: int) -> Graph:
 @given(graphs(max_ops=7), memory_rules())
 def test_a_wide_beam_is_exact(graph: Graph, rules: MemoryRules) -> None:
     best = smallest(graph, rules)
-    found = beam_order(graph, rules, 0, ANY, stop=never, first_width=4096)
+    found = beam_order(graph, rules, 0, ANY, deadline=ENDLESS, first_width=4096)
     assert found.order is not None
     schedule = Schedule(found.order)
     check(graph, schedule)
     assert profile(graph, schedule, rules).peak_bytes == found.peak_bytes == best
     assert found.bound_bytes == best
-    assert beam_order(graph, rules, 0, best, stop=never).bound_bytes == best
+    assert beam_order(graph, rules, 0, best, deadline=ENDLESS).bound_bytes == best
 
 
 @settings(max_examples=400, deadline=None)
@@ -63,7 +60,7 @@ def test_a_wide_beam_is_exact(graph: Graph, rules: MemoryRules) -> None:
 def test_each_direction_is_exact(
     graph: Graph, rules: MemoryRules, partial: bool, backward: bool
 ) -> None:
-    search = _Beam(graph, rules, never, None)
+    search = _Beam(graph, rules, ENDLESS, None)
     peak = ANY
     while (found := search.run(4096, peak, partial=partial, backward=backward)) is not None:
         check(graph, Schedule(found[0]))
@@ -79,14 +76,16 @@ def test_a_narrow_beam_counts_and_proves_no_more_than_is_true(
 ) -> None:
     own = profile(graph, given_order(graph), rules).peak_bytes
     bound = peak_bound(graph, rules).nbytes
-    found = beam_order(graph, rules, bound, own, stop=never, first_width=width, most_states=states)
+    found = beam_order(
+        graph, rules, bound, own, deadline=ENDLESS, first_width=width, most_states=states
+    )
     if found.order is None:
         assert found.peak_bytes == own
     else:
         schedule = Schedule(found.order)
         check(graph, schedule)
         assert profile(graph, schedule, rules).peak_bytes == found.peak_bytes < own
-    exact = exact_order(graph, rules, bound, stop=never)
+    exact = exact_order(graph, rules, bound, deadline=ENDLESS)
     assert exact.order is not None
     assert found.bound_bytes <= profile(graph, Schedule(exact.order), rules).peak_bytes
 
@@ -94,8 +93,8 @@ def test_a_narrow_beam_counts_and_proves_no_more_than_is_true(
 def test_it_proves_the_order_of_a_layered_graph() -> None:
     graph = layered(1, 6, 5)
     own = profile(graph, given_order(graph), MemoryRules()).peak_bytes
-    found = beam_order(graph, MemoryRules(), 0, own, stop=never)
-    exact = exact_order(graph, MemoryRules(), 1, stop=never)
+    found = beam_order(graph, MemoryRules(), 0, own, deadline=ENDLESS)
+    exact = exact_order(graph, MemoryRules(), 1, deadline=ENDLESS)
     assert exact.complete
     assert found.bound_bytes == found.peak_bytes == exact.peak_bytes
 
@@ -103,8 +102,8 @@ def test_it_proves_the_order_of_a_layered_graph() -> None:
 def test_many_ops_in_more_than_one_word_of_bits() -> None:
     graph = layered(2, 60, 6)
     own = profile(graph, given_order(graph), MemoryRules()).peak_bytes
-    found = beam_order(graph, MemoryRules(), 0, own, stop=never, most_states=200_000)
-    again = beam_order(graph, MemoryRules(), 0, own, stop=never, most_states=200_000)
+    found = beam_order(graph, MemoryRules(), 0, own, deadline=ENDLESS, most_states=200_000)
+    again = beam_order(graph, MemoryRules(), 0, own, deadline=ENDLESS, most_states=200_000)
     assert found == again
     assert found.order is not None
     check(graph, Schedule(found.order))
@@ -117,14 +116,16 @@ def test_wide_graphs_do_not_take_all_memory() -> None:
     tensors += [Tensor(f"t{v}", (), "uint8", 1 + v % 7) for v in range(1000)]
     ops = tuple(Op(f"op{v}", "Op", (0,), (v + 1,), workspace_bytes=v % 11) for v in range(1000))
     graph = Graph(tuple(tensors), ops, (0,), tuple(range(1, 1001)))
-    found = beam_order(graph, MemoryRules(), 0, ANY, stop=never, most_states=70_000)
+    found = beam_order(graph, MemoryRules(), 0, ANY, deadline=ENDLESS, most_states=70_000)
     assert found.order is not None
     check(graph, Schedule(found.order))
 
 
 def test_nothing_is_found_once_it_is_to_stop() -> None:
     graph = layered(3, 4, 3)
-    assert beam_order(graph, MemoryRules(), 0, ANY, stop=lambda: True).order is None
+    assert (
+        beam_order(graph, MemoryRules(), 0, ANY, deadline=Deadline(Limits(seconds=0))).order is None
+    )
 
 
 def test_reorder_is_deterministic_with_iterations() -> None:

@@ -3,9 +3,11 @@
 import onnx
 from hypothesis import given, settings
 
+from onnxremat.core.deadline import ENDLESS, Deadline
 from onnxremat.core.depth_first import DepthFirst
 from onnxremat.core.graph import Graph
 from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.problem import Limits
 from onnxremat.core.schedule import Schedule
 from onnxremat.importer.execution_order import default_order
 from onnxremat.planners.exact_order.postorder import best_post_order
@@ -33,7 +35,7 @@ def test_the_best_of_all_files(graph: Graph, rules: MemoryRules) -> None:
     for order in every_order(graph):
         assert DepthFirst.of(graph).gives(order.steps) == (order in reachable)
     smallest = min(profile(graph, order, rules).peak_bytes for order in reachable)
-    found = best_post_order(graph, rules, 0, exact_over=lambda: False, over=lambda: True)
+    found = best_post_order(graph, rules, 0, exact=ENDLESS, deadline=Deadline(Limits(seconds=0)))
     assert found.peak_bytes >= smallest
     assert Schedule(found.order) in reachable
     if found.complete:
@@ -45,12 +47,9 @@ def test_the_best_of_all_files(graph: Graph, rules: MemoryRules) -> None:
 def test_a_search_cut_short_finds_an_order_that_a_file_gives(
     graph: Graph, rules: MemoryRules
 ) -> None:
-    def never() -> bool:
-        return False
-
-    whole = best_post_order(graph, rules, 0, exact_over=never, over=never, most_states=5000)
-    short = best_post_order(graph, rules, 0, exact_over=never, over=never, most_states=20)
-    again = best_post_order(graph, rules, 0, exact_over=never, over=never, most_states=20)
+    whole = best_post_order(graph, rules, 0, exact=ENDLESS, deadline=ENDLESS, most_states=5000)
+    short = best_post_order(graph, rules, 0, exact=ENDLESS, deadline=ENDLESS, most_states=20)
+    again = best_post_order(graph, rules, 0, exact=ENDLESS, deadline=ENDLESS, most_states=20)
     assert short == again
     assert DepthFirst.of(graph).gives(short.order)
     if whole.complete:

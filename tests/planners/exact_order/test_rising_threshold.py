@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxremat.core.bounds import peak_bound
+from onnxremat.core.deadline import ENDLESS
 from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
 from onnxremat.core.memory import MemoryRules, profile
 from onnxremat.core.problem import Limits, PlanStatus, Problem
@@ -44,7 +45,7 @@ def smallest(graph: Graph, rules: MemoryRules) -> int:
 @given(graphs(max_ops=7), memory_rules())
 def test_the_exact_order_is_the_best_of_all(graph: Graph, rules: MemoryRules) -> None:
     bound = peak_bound(graph, rules).nbytes
-    found = exact_order(graph, rules, bound, stop=lambda: False)
+    found = exact_order(graph, rules, bound, deadline=ENDLESS)
     assert found.complete
     assert found.order is not None
     reached = profile(graph, Schedule(found.order), rules).peak_bytes
@@ -79,7 +80,7 @@ def test_the_cut_bound_sees_what_is_held_across_an_op() -> None:
 @settings(max_examples=60, deadline=None)
 @given(graphs(max_ops=9), memory_rules())
 def test_nine_ops(graph: Graph, rules: MemoryRules) -> None:
-    found = exact_order(graph, rules, peak_bound(graph, rules).nbytes, stop=lambda: False)
+    found = exact_order(graph, rules, peak_bound(graph, rules).nbytes, deadline=ENDLESS)
     assert found.order is not None
     assert profile(graph, Schedule(found.order), rules).peak_bytes == smallest(graph, rules)
 
@@ -160,16 +161,16 @@ def test_a_search_that_is_cut_short_proves_what_it_can() -> None:
     tensors.append(Tensor("y", (), "uint8", 1))
     ops.append(Op("join", "Op", tuple(ends), (len(tensors) - 1,)))
     graph = Graph(tuple(tensors), tuple(ops), (0,), (len(tensors) - 1,))
-    whole = exact_order(graph, MemoryRules(), 1, stop=lambda: False)
+    whole = exact_order(graph, MemoryRules(), 1, deadline=ENDLESS)
     assert whole.order is not None
-    short = exact_order(graph, MemoryRules(), 1, stop=lambda: False, most_states=1)
+    short = exact_order(graph, MemoryRules(), 1, deadline=ENDLESS, most_states=1)
     assert short.peak_bytes <= whole.peak_bytes
-    known = exact_order(graph, MemoryRules(), 1, below_bytes=whole.peak_bytes, stop=lambda: False)
+    known = exact_order(graph, MemoryRules(), 1, below_bytes=whole.peak_bytes, deadline=ENDLESS)
     assert (known.order, known.peak_bytes, known.complete) == (None, whole.peak_bytes, True)
 
 
 def test_chains_need_no_search() -> None:
-    found = exact_order(chain([5, 9, 2, 7, 1] * 40), MemoryRules(), 1, stop=lambda: False)
+    found = exact_order(chain([5, 9, 2, 7, 1] * 40), MemoryRules(), 1, deadline=ENDLESS)
     assert found.order == tuple(range(200))
     assert found.states == 0
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnxremat.core.deadline import ENDLESS
 from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
 from onnxremat.core.memory import MemoryRules, profile
 from onnxremat.core.schedule import Schedule
@@ -94,7 +95,7 @@ def no_twins(*_: object) -> tuple[Twins, ...]:
 @settings(max_examples=300, deadline=None)
 @given(planted(), memory_rules())
 def test_the_order_is_the_best_of_all(graph: Graph, rules: MemoryRules) -> None:
-    found = exact_order(graph, rules, 0, stop=lambda: False)
+    found = exact_order(graph, rules, 0, deadline=ENDLESS)
     assert found.order is not None
     reached = profile(graph, Schedule(found.order), rules).peak_bytes
     assert reached == found.peak_bytes == smallest(graph, rules)
@@ -187,9 +188,9 @@ def test_the_order_of_in_place_pairs_counts() -> None:
 
 def test_the_search_looks_at_orbits_once(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = towers(8, (7, 3, 11, 5))
-    found = exact_order(graph, MemoryRules(), 1, stop=lambda: False)
+    found = exact_order(graph, MemoryRules(), 1, deadline=ENDLESS)
     monkeypatch.setattr(_exact, "twins", no_twins)
-    plain = exact_order(graph, MemoryRules(), 1, stop=lambda: False, most_states=50_000)
+    plain = exact_order(graph, MemoryRules(), 1, deadline=ENDLESS, most_states=50_000)
     assert found.complete
     assert plain.states > 50 * found.states
     assert plain.peak_bytes <= found.peak_bytes

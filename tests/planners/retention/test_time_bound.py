@@ -3,8 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.graph import Graph, Op, Tensor
 from onnxremat.core.memory import MemoryRules, profile
+from onnxremat.core.problem import Limits
 from onnxremat.core.schedule import Schedule, given_order
 from onnxremat.planners.retention.time_bound import extra_time_bound
 from tests.core.test_bounds import every_schedule
@@ -67,6 +69,12 @@ def test_an_output_that_is_made_again_at_the_end_may_be_taken_over_before() -> N
 
 def test_it_may_stop_at_once() -> None:
     assert (
-        extra_time_bound(skip((7, 9)), MemoryRules(), 150, fixed_order=False, stop=lambda: True)
+        extra_time_bound(
+            skip((7, 9)),
+            MemoryRules(),
+            150,
+            fixed_order=False,
+            deadline=Deadline(Limits(seconds=0)),
+        )
         == 0
     )

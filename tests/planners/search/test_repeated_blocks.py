@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
 from onnxremat.core.memory import PAPER_RULES, MemoryRules, profile
-from onnxremat.core.problem import Problem
+from onnxremat.core.problem import Limits, Problem
 from onnxremat.core.schedule import check, given_order
 from onnxremat.planners.search.engine import admissible
 from onnxremat.planners.search.repeated_blocks import block_plan, colours, repeats, tightened
@@ -104,7 +105,7 @@ def test_no_budget_no_copies_no_ops_no_time() -> None:
     order = given_order(problem.graph)
     assert block_plan(dataclasses.replace(problem, budget_bytes=None), order) is None
     assert block_plan(dataclasses.replace(problem, max_copies=1), order) is None
-    assert block_plan(problem, order, stop=lambda: True) is None
+    assert block_plan(problem, order, deadline=Deadline(Limits(seconds=0))) is None
     empty = Graph((), (), (), ())
     assert block_plan(Problem(empty, PAPER_RULES, 1), given_order(empty)) is None
 
@@ -146,9 +147,7 @@ def test_plans_are_schedules_of_the_problem(
 def test_nine_thousand_ops_take_seconds() -> None:
     problem = at(layered(1000), 60)
     begin = time.monotonic()
-    found = block_plan(
-        problem, given_order(problem.graph), stop=lambda: time.monotonic() > begin + 5
-    )
+    found = block_plan(problem, given_order(problem.graph), deadline=Deadline(Limits(seconds=5)))
     assert found is not None
     assert profile(problem.graph, found, PAPER_RULES).peak_bytes <= (problem.budget_bytes or 0)
     assert time.monotonic() - begin < 15

@@ -1,11 +1,13 @@
 """A stop ends every planner, wherever it comes, and what was left out for it stands in the scope."""
 
+import math
 import random
 from collections.abc import Callable
 from importlib import import_module
 
 import pytest
 
+from onnxremat.core.deadline import CUT_SHORT, Deadline, StoppedError
 from onnxremat.core.graph import Graph
 from onnxremat.core.memory import PAPER_RULES, profile
 from onnxremat.core.problem import Limits, Plan, Problem
@@ -20,7 +22,6 @@ from onnxremat.planners.decompositions.tree_decomposition import (
     separators,
     tree_decomposition,
 )
-from onnxremat.planners.search.stopping import CUT_SHORT, StoppedError
 from tests.planners.decompositions.test_tree_decomposition import WAYS
 from tests.planners.retention.test_windows import certify
 from tests.planners.test_lower_sets import random_graph as random_forward
@@ -116,13 +117,18 @@ def test_long_schedules_are_given_up_at_a_stop(monkeypatch: pytest.MonkeyPatch) 
         assert plan.schedule == given_order(problem.graph)
 
 
-def every_stop(work: Callable[[StopAfter], object]) -> tuple[object, int]:
+def stopping(stop: StopAfter) -> Deadline:
+    """A deadline that only the stop makes."""
+    return Deadline(Limits(seconds=math.inf, stop=stop))
+
+
+def every_stop(work: Callable[[Deadline], object]) -> tuple[object, int]:
     """What the work gives without a stop; and how often it asks, stopped at each question once."""
     never = StopAfter(1 << 60)
-    made = work(never)
+    made = work(stopping(never))
     for calls in range(never.asked):
         with pytest.raises(StoppedError):
-            work(StopAfter(calls))
+            work(stopping(StopAfter(calls)))
     return made, never.asked
 
 
@@ -139,7 +145,9 @@ def test_lower_sets_by_rows_are_those_at_once(seed: int, monkeypatch: pytest.Mon
     assert family.smallest_budget()[0] * 5 // 4 == budget
     for slowest, expected in zip((True, False), at_once, strict=True):
         made, asked = every_stop(
-            lambda stop, slowest=slowest: family.strategy(budget, slowest=slowest, stop=stop)
+            lambda deadline, slowest=slowest: family.strategy(
+                budget, slowest=slowest, deadline=deadline
+            )
         )
         assert made == expected
         assert asked > 3 * (len(sets) - 1)
@@ -148,29 +156,29 @@ def test_lower_sets_by_rows_are_those_at_once(seed: int, monkeypatch: pytest.Mon
 def test_a_family_asks_while_it_is_made() -> None:
     graph = random_forward(random.Random(0), 12)
     sets = reachability_family(graph)
-    _, asked = every_stop(lambda stop: Family(graph, sets, stop))
+    _, asked = every_stop(lambda deadline: Family(graph, sets, deadline))
     assert asked > len(graph.sizes)
-    _, asked = every_stop(lambda stop: all_lower_sets(graph, stop=stop))
+    _, asked = every_stop(lambda deadline: all_lower_sets(graph, deadline=deadline))
     assert asked > len(graph.sizes)
 
 
 @pytest.mark.parametrize("make", [PersistentTable, FloatingTable])
 def test_tables_of_chains_ask(make: type[PersistentTable] | type[FloatingTable]) -> None:
     chain = chain_of([1] * 12, [2] * 12, [3] * 13, [5] * 12)
-    every_stop(lambda stop: make(chain, 100, stop=stop))
+    every_stop(lambda deadline: make(chain, 100, deadline=deadline))
 
 
 @pytest.mark.parametrize("own", WAYS)
 def test_a_decomposition_of_a_dense_graph_is_stopped(own: bool) -> None:
     count = 60
     edges = [(u, v) for v in range(count) for u in range(v) if (u * v) % 7 < 4]
-    made = tree_decomposition(count, edges, own=own, stop=StopAfter(1 << 60))
+    made = tree_decomposition(count, edges, own=own, deadline=stopping(StopAfter(1 << 60)))
     check_tree(count, edges, made)
     assert made == tree_decomposition(count, edges, own=own)
     for calls in range(10):
         with pytest.raises(StoppedError):
-            tree_decomposition(count, edges, own=own, stop=StopAfter(calls))
-    parts, _ = every_stop(lambda stop: separators(count, made, stop))
+            tree_decomposition(count, edges, own=own, deadline=stopping(StopAfter(calls)))
+    parts, _ = every_stop(lambda deadline: separators(count, made, deadline))
     assert parts == separators(count, made)
 
 

@@ -1,0 +1,66 @@
+"""Each command takes what it uses: an option that it would ignore is refused."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+
+import pytest
+from typer.testing import CliRunner
+
+from onnxremat.cli import app as command_line
+from onnxremat.options import FrontierOptions, ModelOptions, Options
+
+OWN = {
+    "rewrite": {"model", "mem", "output", "emit_plan", "explain", "as_json"},
+    "audit": {"model", "mem", "fail_above", "as_json"},
+    "verify": {"original", "rewritten", "mem", "as_json"},
+    "frontier": {"model", "planners", "budgets", "html", "as_json"},
+}
+"""What a command does with by itself."""
+
+FIELDS = {"dim": "dims", "allow_op": "allow_ops"}
+COMMANDS = {
+    "rewrite": (command_line.rewrite_command, Options),
+    "audit": (command_line.audit_command, ModelOptions),
+    "verify": (command_line.verify_command, ModelOptions),
+    "frontier": (command_line.frontier_command, FrontierOptions),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_line_has_the_fields_of_its_options(name: str) -> None:
+    command, kind = COMMANDS[name]
+    given = set(inspect.signature(command).parameters) - OWN[name]
+    taken = {field.name for field in fields(kind)}
+    named = {FIELDS.get(one, one) for one in given}
+    assert named == taken if kind is not FrontierOptions else named <= taken
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("audit", "--time-limit"),
+        ("audit", "--iterations"),
+        ("audit", "--optimize"),
+        ("verify", "--time-limit"),
+        ("verify", "--planner"),
+        ("frontier", "--iterations"),
+        ("frontier", "--order"),
+        ("frontier", "--session"),
+    ],
+)
+def test_what_a_command_would_ignore_is_refused(command: str, option: str) -> None:
+    files = ["a.onnx", "b.onnx"] if command == "verify" else ["a.onnx"]
+    done = CliRunner().invoke(command_line.app, [command, *files, option, "1"])
+    assert done.exit_code == 2
+    assert option in done.output
+
+
+@pytest.mark.parametrize("name", ["planner", "iterations", "session", "order", "time_limit"])
+@pytest.mark.parametrize("kind", [ModelOptions, FrontierOptions])
+def test_options_of_other_commands_do_not_exist(kind: Callable[..., object], name: str) -> None:
+    if name == "time_limit" and kind is FrontierOptions:
+        assert FrontierOptions(time_limit=1).time_limit == 1
+        return
+    with pytest.raises(TypeError, match=name):
+        kind(**{name: 1})
