@@ -43,19 +43,19 @@ class RewriteResult:
     `limit_bytes` is None if the smallest peak was asked for. `figure` says in words what the limit
     is of; `recipe` are the session options of the file; `original`, `released` and `rewritten` are
     measured figures of that kind, `expected_bytes` is what the last was expected to be. `peak` and
-    `floor` describe the original in its own order, with
-    substitutes for the nodes in `replaced`. `tiling` says which regions run in tiles; then `plan`
-    is of the tiled model. It is None where no tiles were needed. `extra_time` is the share of one
-    pass of the model that tiles and recomputation add, by the cost model. `sizes` are the planned
-    shapes of the inputs that the original leaves open: with `any_size` the file leaves them open,
-    too, and runs at others; without, it declares them. `target` is the name of a row of
-    `targets.TARGETS`; `details` are what it alone has to tell (a StockResult, for files for default
-    session options). `static` is there if a static plan was asked for, and `plan_output` is where
-    it was written. `verification` is None with `verify=False`. `planning_seconds` is the time from
-    the imported model to the rewritten one, measuring it included. `stopped`: planning was ended
-    early (Ctrl-C), with the best plan so far. `estimated` are nodes of the original whose scratch
-    was planned by an estimate, `estimated_reason` says why; `rewritten` is measured anyway.
-    `attempts` are all plans that were made, and why they were not taken.
+    `floor` describe the original in its own order, with substitutes for the nodes in `replaced`.
+    `tiling` says which regions run in tiles; then `plan` is of the tiled model. It is None where no
+    tiles were needed. `extra_time` is the share of one pass of the model that tiles and
+    recomputation add, by the cost model. `sizes` are the planned shapes of the inputs that the
+    original leaves open: with `any_size` the file leaves them open, too, and runs at others;
+    without, it declares them. `target` is the name of a row of `target_table.TARGETS`; `details`
+    are what it alone has to tell (a StockResult, for files for default session options). `static`
+    is there if a static plan was asked for, and `plan_output` is where it was written.
+    `verification` is None with `verify=False`. `planning_seconds` is the time from the imported
+    model to the rewritten one, measuring it included. `stopped`: planning was ended early (Ctrl-C),
+    with the best plan so far. `estimated` are nodes of the original whose scratch was planned by an
+    estimate, `estimated_reason` says why; `rewritten` is measured anyway. `attempts` are all plans
+    that were made, and why they were not taken.
     """
 
     target: str
@@ -132,11 +132,11 @@ def rewrite(
     """Rewrite the model in a file so that it runs within `mem`.
 
     `mem` is a limit (`"4MB"`, bytes, `"60%"` of the model's own measured figure, `"min"`) of what
-    the target that the options choose limits (`targets.TARGETS`). `output` is written at the very
-    end, with copies of external weights if it is in another folder; without it nothing is written.
-    `plan_output` is for the static plan of the result, as JSON. All of them are written, or none;
-    files that the model needs are refused as outputs before anything runs. `stop()` turning true
-    ends planning with the best plan so far.
+    the target that the options choose limits (`target_table.TARGETS`). `output` is written at the
+    very end, with copies of external weights if it is in another folder; without it nothing is
+    written. `plan_output` is for the static plan of the result, as JSON. All of them are written,
+    or none; files that the model needs are refused as outputs before anything runs. `stop()`
+    turning true ends planning with the best plan so far.
 
     Raises UsageError, ModelError, InfeasibleError (proved), NoPlanFoundError (not found in time),
     VerificationError.

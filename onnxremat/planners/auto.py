@@ -59,12 +59,12 @@ is left then, if those end early."""
 def auto(problem: Problem, limits: Limits) -> Plan:
     """The best plan of the portfolio within the limits.
 
-    In turn: the lower bound on the peak (above the budget: infeasible at once), the given order,
-    in large graphs a plan that treats repeated blocks alike (`_blocks`), an order without
-    recomputation (if it meets the budget it is optimal, for it takes the time of one pass), then
-    `local_search` from what was found (in training graphs from what the planners for those find,
-    too), and at last constraint programming on its plan (`_windows`), which proves small ones and
-    improves others.
+    In turn: the lower bound on the peak (above the budget: infeasible at once), the given order, in
+    large graphs a plan that treats repeated blocks alike (`search.repeated_blocks`), an order
+    without recomputation (if it meets the budget it is optimal, for it takes the time of one pass),
+    then `local_search` from what was found (in training graphs from what the planners for those
+    find, too), and at last constraint programming on its plan (`windows`), which proves small ones
+    and improves others.
 
     Parts on both sides of a cut are not planned alone: the whole may make the value that crosses
     again, which the part behind cannot (tests/planners/search/test_repeated_blocks.py has an

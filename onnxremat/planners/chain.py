@@ -1,9 +1,9 @@
 """Optimal recomputation of a training graph seen as a chain of stages.
 
 Source: Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova 2024, "Optimal re-materialization
-strategies for heterogeneous chains": C_MP, and for short chains C_FL too (see `_chain_dp`). The
-forward is cut into stages (`onnxremat.core.training`), once at its articulation points, as in the
-paper, and once wherever the values that cross can stand for one.
+strategies for heterogeneous chains": C_MP, and for short chains C_FL too (see `chains.chain_dp`).
+The forward is cut into stages (`onnxremat.core.training`), once at its articulation points, as in
+the paper, and once wherever the values that cross can stand for one.
 
 The chain model is coarser than the graph: it counts a value that crosses several boundaries once
 for each, and knows nothing of in-place reuse, nor of values held for the backward of an earlier

@@ -6,8 +6,8 @@ recomputation; move it; shift an execution between what it reads and its readers
 annealing accepts by the time of the schedule plus a price on bytes above the budget, which rises
 while the budget is exceeded and falls while it is met.
 
-The price of a move is the length of the lifetimes it changes (`_state`), 3 to 10 microseconds for
-1,000 ops.
+The price of a move is the length of the lifetimes it changes (`search.state`), 3 to 10 microseconds
+for 1,000 ops.
 """
 
 import itertools

@@ -2,16 +2,16 @@
 
 Source: Kusumoto, Inoue, Watanabe, Akiba, Koyama 2019, "A graph theoretic framework of recomputation
 algorithms for memory-efficient backpropagation": exact and approximate dynamic programs, time- and
-memory-centric (see `_lower_sets`). Equation 2 is the objective of the search only. As in the paper,
-liveness analysis comes afterwards, and here it is the simulator on the real graph that chooses:
-strategies for several budgets by equation 2 become schedules, and the best one is taken.
+memory-centric (see `chains.strategies`). Equation 2 is the objective of the search only. As in the
+paper, liveness analysis comes afterwards, and here it is the simulator on the real graph that
+chooses: strategies for several budgets by equation 2 become schedules, and the best one is taken.
 
 Which values a backward op reads is taken from the graph. Deviations: a backward op runs as soon as
 its segment's turn allows, which is when the last of its gradients arrives; the last segment is not
 recomputed; masks that take much to make are made early and cached, too, where that is better
-(`_stages.with_early_masks`); ops that read weights or inputs only and stand beside the main path
-(transposed weights) go with their first reader, as each alone would double the number of lower
-sets.
+(`chains.chain_stages.with_early_masks`); ops that read weights or inputs only and stand beside the
+main path (transposed weights) go with their first reader, as each alone would double the number of
+lower sets.
 """
 
 from collections.abc import Iterator

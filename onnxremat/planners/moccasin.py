@@ -6,14 +6,14 @@ executions of two ops, earlier ops may run again, in ascending order, each at mo
 one (section 2.1) the executions are at distinct places of a sequence.
 
 Deviations. Each output of an op has a retention of its own. Workspace, buffers taken over in place
-and unread values that are held follow the memory rules. Precedence is stated by literals instead
-of reservoirs (`reservoir` brings those back). Redundant: for each first execution a knapsack of
-what is held across it. Start times are numbered without holes (`_retention`). Phase 1 is skipped
-when a start meets the budget. Without an input order half of the limits goes to the staged domain
-of the given one, whose plan is the hint; first executions that nobody reads are left out of it.
-Outputs are held to the
-end, and nothing runs behind the last first execution of the staged domain; ops that the runtime
-starts at once (`Op.eager`) run once. O(copies^2 x reads) variables; the search is exponential.
+and unread values that are held follow the memory rules. Precedence is stated by literals instead of
+reservoirs (`reservoir` brings those back). Redundant: for each first execution a knapsack of what
+is held across it. Start times are numbered without holes (`retention.intervals`). Phase 1 is
+skipped when a start meets the budget. Without an input order half of the limits goes to the staged
+domain of the given one, whose plan is the hint; first executions that nobody reads are left out of
+it. Outputs are held to the end, and nothing runs behind the last first execution of the staged
+domain; ops that the runtime starts at once (`Op.eager`) run once. O(copies^2 x reads) variables;
+the search is exponential.
 """
 
 import threading

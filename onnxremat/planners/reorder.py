@@ -1,9 +1,10 @@
 """The order of the smallest peak, without recomputation: proved where that can be done in time.
 
-In turn: the given order, greedy and depth-first orders, a lower bound by minimum cuts (`_cuts`),
-the exact search over downsets (`_exact`), and, if that does not end in its share of the limits,
-beam search over the same downsets (`_beam`), which may end with a proof as well, and annealing over
-orders with the compiled evaluator of `local_search`. The bound is the largest that was proved.
+In turn: the given order, greedy and depth-first orders, a lower bound by minimum cuts
+(`exact_order.cuts`), the exact search over downsets (`exact_order.rising_threshold`), and, if that
+does not end in its share of the limits, beam search over the same downsets (`exact_order.beam`),
+which may end with a proof as well, and annealing over orders with the compiled evaluator of
+`local_search`. The bound is the largest that was proved.
 """
 
 from dataclasses import replace
@@ -47,7 +48,7 @@ def reorder(problem: Problem, limits: Limits) -> Plan:
     Without a budget the plan is optimal if the search ended with a proof, for problems without
     recomputation; with one that no order meets, it is infeasible then. A plan that meets a budget
     takes the time of one pass, which is optimal. With `fixed_order` it is the given order; with
-    `depth_first` see `_postorder`.
+    `depth_first` see `exact_order.postorder`.
     """
     if problem.depth_first:
         return depth_first_plan(problem, limits)

@@ -2,16 +2,16 @@
 
 Source: Kumar et al. 2019, "Efficient Rematerialization for Deep Networks", sections 3 and 4.3. For
 n ops of unit size, of which each reads at most r others, a decomposition of width k takes memory of
-O((k + r) log n), and no op runs more than O(k n^log(k + 2)) times. `_decomposition` cuts the graph,
-`_recursion` makes the schedules.
+O((k + r) log n), and no op runs more than O(k n^log(k + 2)) times.
+`decompositions.tree_decomposition` cuts the graph, `decompositions.recursion` makes the schedules.
 
 The recursion limit k of TWRemat(k) trades memory for time. The planner tries limits from 1 to
 nearly all bags, with and without computing outputs early, and takes the best.
 `local_search` spends the rest of the seconds on that plan: the paper's weakness is time, and the
 recursion knows neither sizes nor in-place ops.
 
-Deviations are listed in `_recursion`. Schedules of more than LONGEST passes are given up, and those
-that the limits leave no time for are not made; the plan's scope says which.
+Deviations are listed in `decompositions.recursion`. Schedules of more than LONGEST passes are given
+up, and those that the limits leave no time for are not made; the plan's scope says which.
 """
 
 from bisect import bisect_left

@@ -7,7 +7,7 @@ delta[i + 1], a[i] and abar[i], all that its forward saved, and makes delta[i].
 
 `persistent_sequence` is C_MP (theorem 4.8, algorithms 3 and 4): a stored value is kept until the
 backward that reads it. `floating_sequence` is C_FL (theorem 4.7, algorithms 1 and 2): the deepest
-stored value may move on. The chain and the simulator of sequences are in `_chain`.
+stored value may move on. The chain and the simulator of sequences are in `chains.chain_model`.
 
 Deviations. (1) Equation 2 of the paper misses one case: the floating value moves from s to r and
 nothing else is stored, which costs the forward times from s to r - 1 and C_FL(r, t, l, m - w_r-1 +

@@ -1,4 +1,4 @@
-"""The inner loops of C_MP, compiled (see `_chain_dp.PersistentTable`)."""
+"""The inner loops of C_MP, compiled (see `chains.chain_dp.PersistentTable`)."""
 
 from typing import NamedTuple
 

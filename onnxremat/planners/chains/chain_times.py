@@ -1,4 +1,5 @@
-"""Times in the tables of C_MP (see `_chain_dp.PersistentTable` and `_chain_kernels`)."""
+"""Times in the tables of C_MP (see `chains.chain_dp.PersistentTable` and
+`chains.chain_kernels`)."""
 
 NO_TIME = 1 << 29
 """Infinite, in tables of 32-bit integers."""

@@ -1,4 +1,5 @@
-"""A family of lower sets as arrays, which `_lower_sets` makes and `_lower_set_kernels` reads."""
+"""A family of lower sets as arrays, which `chains.strategies` makes and `chains.lower_set_kernels`
+reads."""
 
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Arrays(NamedTuple):
-    """A family as the kernels read it: see `_lower_set_kernels`."""
+    """A family as the kernels read it: see `chains.lower_set_kernels`."""
 
     bits: npt.NDArray[np.uint64]
     mass: Ints

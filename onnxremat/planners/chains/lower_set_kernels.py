@@ -1,4 +1,4 @@
-"""The inner loops of the search over lower sets, compiled (see `_lower_sets.Family`).
+"""The inner loops of the search over lower sets, compiled (see `chains.strategies.Family`).
 
 Sets are numbered so that subsets come first, the empty set being 0, in order of size. `mass` and
 `span` are the size and time of each set, `beside` terms (iii) and (iv) of equation 2, `rim` the

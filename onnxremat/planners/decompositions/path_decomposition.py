@@ -1,9 +1,9 @@
 """Path decompositions of a graph's ops, and spines: directed paths through all of them.
 
-Source: Kumar et al. 2019, supplement, section A.1. Terms as in `_decomposition`; a *path
-decomposition* is a tree decomposition whose tree is a path, so that each vertex is in an interval
-of bags. A *layout* is a sequence of all vertices; it gives a path decomposition in which each
-vertex stays from its place to that of its last neighbour (its width is the vertex separation).
+Source: Kumar et al. 2019, supplement, section A.1. Terms as in `decompositions.tree_decomposition`;
+a *path decomposition* is a tree decomposition whose tree is a path, so that each vertex is in an
+interval of bags. A *layout* is a sequence of all vertices; it gives a path decomposition in which
+each vertex stays from its place to that of its last neighbour (its width is the vertex separation).
 """
 
 from bisect import bisect_left, bisect_right

@@ -2,11 +2,11 @@
 
 Source: Kumar et al. 2019, algorithm 1, lemma 4 and theorem 5; TWRemat(k) is section 4.3.
 
-To compute `wanted` ops of a piece (see `_decomposition`), the vertices of its separator run one
-after another, in topological order; what such a vertex v reads from a piece below is first computed
-by the same means. The separator stays until the end; what v read goes once v has run. In the end
-the rest of `wanted` is computed, piece by piece. A piece of fewer than k bags is not cut: what is
-needed of it runs in topological order.
+To compute `wanted` ops of a piece (see `decompositions.tree_decomposition`), the vertices of its
+separator run one after another, in topological order; what such a vertex v reads from a piece below
+is first computed by the same means. The separator stays until the end; what v read goes once v has
+run. In the end the rest of `wanted` is computed, piece by piece. A piece of fewer than k bags is
+not cut: what is needed of it runs in topological order.
 
 Deviations, none of which holds more than theorem 5 charges to the levels of the recursion:
 - what is in memory is not computed again, and only what is needed for `wanted` runs at all;

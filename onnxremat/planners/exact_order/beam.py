@@ -1,9 +1,10 @@
 """Beam search for the smallest peak over the downsets of the exact search, compiled.
 
-Layer k holds downsets of k units (`_downsets` has the terms). A layer is extended by every ready
-unit whose step stays below the threshold, equal downsets are merged, the smaller peak kept, and the
-best `width` make the next layer. *Backward* it begins with all units and takes away one that nobody
-left reads from; graphs with a bottleneck near their end are easier from there. Best is the least
+Layer k holds downsets of k units (`exact_order.downsets` has the terms). A layer is extended by
+every ready unit whose step stays below the threshold, equal downsets are merged, the smaller peak
+kept, and the best `width` make the next layer. *Backward* it begins with all units and takes away
+one that nobody left reads from; graphs with a bottleneck near their end are easier from there. Best
+is the least
 
     live(S)    or    live(S) + sum of bytes(t) x share of the readers of t that are left, t live
 
@@ -12,13 +13,14 @@ does. The peak so far does not rank: it is below the threshold, and only that co
 lies between the bound and the best known peak, nearer to the latter, and the width doubles, each
 time that both directions failed.
 
-*Free units.* Forward, one that is ready is the only way to go on (`_exact`, reduction 2). Backward,
-so is a unit v whose going does not grow live, live(S - v) <= live(S), and whose step stays below.
-Proof: in an order through S move v to the last place within S. Its growth from S - v is not
-negative, so that from any smaller P is not either, and P holds no more than P + v. A unit u that
-now runs from P, instead of P + v, cannot let go or take over what v reads as well; of such tensors,
-if nobody else has them to read, v lets go at S - v but not at P: so by as much does its growth from
-P exceed that from S - v, and live(P + v) was above live(P) by it. So no step gets larger.
+*Free units.* Forward, one that is ready is the only way to go on (`exact_order.rising_threshold`,
+reduction 2). Backward, so is a unit v whose going does not grow live, live(S - v) <= live(S), and
+whose step stays below. Proof: in an order through S move v to the last place within S. Its growth
+from S - v is not negative, so that from any smaller P is not either, and P holds no more than P +
+v. A unit u that now runs from P, instead of P + v, cannot let go or take over what v reads as well;
+of such tensors, if nobody else has them to read, v lets go at S - v but not at P: so by as much
+does its growth from P exceed that from S - v, and live(P + v) was above live(P) by it. So no step
+gets larger.
 
 *Proof as a by-product.* A layer that never exceeded the width holds every downset that matters, so
 a run that dies out without having dropped one proves that no order stays below the threshold, and

@@ -6,10 +6,10 @@ latter. Whatever D is, at least
 
     min over D of live(D) + outputs of u + workspace of u - what u could take over in place
 
-is held (`_downsets` has the terms). live is the cost of a cut: a tensor costs its bytes if its
-producer is in D and some reader is not, or if it is held to the end. So the minimum over all D is a
-minimum cut, with the producers of an op forced to its side. The bound is the largest over u. It is
-exact where one op is the bottleneck, whatever is done before and behind it.
+is held (`exact_order.downsets` has the terms). live is the cost of a cut: a tensor costs its bytes
+if its producer is in D and some reader is not, or if it is held to the end. So the minimum over all
+D is a minimum cut, with the producers of an op forced to its side. The bound is the largest over u.
+It is exact where one op is the bottleneck, whatever is done before and behind it.
 
 Picard 1976 (closures as minimum cuts) for the construction; the use as a bound on orders is ours.
 """

@@ -2,10 +2,10 @@
 
 The search of `onnxremat.core.depth_first` is a path of open nodes, each waiting for its producers.
 What has run and the open path decide all that can follow, and the bytes held depend on what has run
-alone (`_downsets`). So: branch and bound over such states, each looked at once for a threshold,
-which is lowered below each order found until nothing is left: then the last one is the smallest. A
-state that failed at a threshold fails at any lower one. Where it does not end, the choices of the
-best order are changed at random as long as that makes no larger peak.
+alone (`exact_order.downsets`). So: branch and bound over such states, each looked at once for a
+threshold, which is lowered below each order found until nothing is left: then the last one is the
+smallest. A state that failed at a threshold fails at any lower one. Where it does not end, the
+choices of the best order are changed at random as long as that makes no larger peak.
 
 On trees this is the problem that Liu (1986) solves by sorting subtrees; on graphs a subtree's cost
 depends on what has run before it, and the search is exponential in the number of choices.

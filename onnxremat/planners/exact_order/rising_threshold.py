@@ -3,7 +3,7 @@
 For a threshold T the question is whether an order exists whose steps all hold at most T bytes. If
 none does, the least step that was refused is the next threshold worth asking for; the first T with
 an answer is the smallest peak. Each downset is looked at once per T. What keeps them few, with the
-lemma of `_downsets`:
+lemma of `exact_order.downsets`:
 
 1. *Cuts.* An op that every other op comes before or behind is passed by every order, so what is in
    front of it and what is behind it are separate searches; the peak is the larger one.
@@ -25,10 +25,11 @@ lemma of `_downsets`:
 4. *Known failures.* A downset from which no order within T exists is remembered.
 
 5. *Twin branches.* An automorphism s of the graph that keeps all sizes, in-place pairs and held
-outputs maps orders to orders of equal steps (lemma of `_twins`), and a cut to itself: the op that
-makes it is comparable to all others, and nothing is comparable to its own image but itself. So no
-order within T continues from s(S) if none does from S: failures are remembered by the downset with
-twin branches sorted, and of choices that lead to the same one all but the first fail at once.
+outputs maps orders to orders of equal steps (lemma of `exact_order.twins`), and a cut to itself:
+the op that makes it is comparable to all others, and nothing is comparable to its own image but
+itself. So no order within T continues from s(S) if none does from S: failures are remembered by the
+downset with twin branches sorted, and of choices that lead to the same one all but the first fail
+at once.
 """
 
 from collections.abc import Iterator

@@ -1,12 +1,12 @@
 """Twin branches: parts of a graph that can be exchanged without changing what any order holds.
 
-An *exchange* is a map s of the units of a `Walk` (`_downsets`) onto themselves that swaps two
-disjoint sets A and B of units and leaves all others where they are, with their tensors: the k-th
-output of an op of A and the k-th of the op in its place in B, of equal bytes. It is an automorphism
-if each unit u and s(u) have the same members: equal bytes made, held, freed, scratch; s maps what
-the one reads, frees and makes for itself to what the other does, and its in-place pairs to the
-other's. Pairs are tried in turn, so their order counts, unless all are for one output: then the
-bytes of that output are taken over if any of them can be, whichever comes first.
+An *exchange* is a map s of the units of a `Walk` (`exact_order.downsets`) onto themselves that
+swaps two disjoint sets A and B of units and leaves all others where they are, with their tensors:
+the k-th output of an op of A and the k-th of the op in its place in B, of equal bytes. It is an
+automorphism if each unit u and s(u) have the same members: equal bytes made, held, freed, scratch;
+s maps what the one reads, frees and makes for itself to what the other does, and its in-place pairs
+to the other's. Pairs are tried in turn, so their order counts, unless all are for one output: then
+the bytes of that output are taken over if any of them can be, whichever comes first.
 
 *Lemma.* An automorphism s maps orders to orders with equal steps, and live(s(S)) = live(S).
 Proof: u reads t if and only if s(u) reads s(t). So an order is topological if and only if its image

@@ -16,10 +16,10 @@ In a free order it is relaxed by a price of p per byte, which for every p >= 0 g
 
     min over D of sum over live(D) of min(c, p s)  -  p room
 
-and the minimum over D is a minimum cut (`_cuts`). The best price is found by bisection, for the sum
-is concave in it. What u reads must be in memory, and what must not run again has to be kept: both
-count p s. The bound is the largest over u, so it grows with what is lacking at one point, not with
-how many points lack it. Ours; for the relaxation see Lagrangian duality.
+and the minimum over D is a minimum cut (`exact_order.cuts`). The best price is found by bisection,
+for the sum is concave in it. What u reads must be in memory, and what must not run again has to be
+kept: both count p s. The bound is the largest over u, so it grows with what is lacking at one
+point, not with how many points lack it. Ours; for the relaxation see Lagrangian duality.
 """
 
 import numpy as np
