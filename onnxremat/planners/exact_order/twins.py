@@ -3,7 +3,7 @@
 An *exchange* is a map s of the units of a `Walk` (`_downsets`) onto themselves that swaps two
 disjoint sets A and B of units and leaves all others where they are, with their tensors: the k-th
 output of an op of A and the k-th of the op in its place in B, of equal bytes. It is an automorphism
-if each unit u and s(u) have the same members: equal bytes made, held, freed, scratch; s maps what
+if each unit u and s(u) have the same members: equal bytes made, held, freed, workspace; s maps what
 the one reads, frees and makes for itself to what the other does, and its in-place pairs to the
 other's. Pairs are tried in turn, so their order counts, unless all are for one output: then the
 bytes of that output are taken over if any of them can be, whichever comes first.
@@ -136,7 +136,7 @@ class _Finder:
         keys: list[object] = [
             (
                 tuple(
-                    (m.made_bytes, m.scratch_bytes, m.kept_bytes, m.own_freed_bytes)
+                    (m.made_bytes, m.workspace_bytes, m.kept_bytes, m.own_freed_bytes)
                     for m in members
                 ),
                 tuple(self._size[t] for t in made),
@@ -225,7 +225,7 @@ class _Finder:
             return False
         for a, b in zip(self._members[i], self._members[j], strict=True):
             numbers = (
-                (m.made_bytes, m.scratch_bytes, m.kept_bytes, m.own_freed_bytes) for m in (a, b)
+                (m.made_bytes, m.workspace_bytes, m.kept_bytes, m.own_freed_bytes) for m in (a, b)
             )
             if len(set(numbers)) != 1 or image(a.frees) != set(b.frees) or image(a.own) != b.own:
                 return False
