@@ -126,7 +126,7 @@ def prepare_feed(path: Path, options: ModelFields) -> Feed:
 def feed_for(loaded: LoadedModel, options: ModelFields) -> Feed:
     """`prepare_feed` for a model that was read already. Its runs are limited from now on."""
     limit_runs(options.run_limit)
-    _require_scratch()
+    _require_temporary_folder()
     dims = dict(options.dims)
     if options.inputs is not None:
         inputs = load_inputs(options.inputs, loaded.model, dims)
@@ -144,7 +144,7 @@ def feed_for(loaded: LoadedModel, options: ModelFields) -> Feed:
     return Feed(loaded, binding, inputs, recipe, tuple(open_inputs(loaded.model)), options=options)
 
 
-def _require_scratch() -> None:
+def _require_temporary_folder() -> None:
     """Models are run in other processes, which get them in a folder for temporary files."""
     try:
         tempfile.gettempdir()

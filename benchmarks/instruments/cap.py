@@ -3,7 +3,7 @@
 The CPU's arena of a child process gets a limit (`max_mem`); a request beyond it fails, and the run
 with it. That is a proof that needs no measuring instrument. What counts (ONNX Runtime 1.31.1):
 
-- every buffer and every piece of scratch that kernels take from the session's allocator, graph
+- every buffer and every piece of workspace that kernels take from the session's allocator, graph
   outputs included, and what is lost between them (`arena` has the rules);
 - weights that kernels pack when the session is loaded: those of MatMul and Gemm through Reserve,
   those of ConvTranspose in a region. Other weights stay where they were read to and do not count,

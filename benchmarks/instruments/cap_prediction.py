@@ -1,6 +1,6 @@
 """How much of an arena a model will take, without running it: what `cap` measures, predicted.
 
-Requests follow the order of execution: the buffers that a step makes, its scratch piece by piece,
+Requests follow the order of execution: the buffers that a step makes, its workspace piece by piece,
 then what is released behind it. They go to the emulated arena (`arena`), run after run. The runtime
 takes an output when the kernel asks for it: most do so first, those of OUTPUT_LAST at the end.
 """
@@ -21,12 +21,12 @@ from onnxremat.ort.emulation.arena import (
     ExtendStrategy,
     simulate,
 )
-from onnxremat.ort.emulation.scratch import (
+from onnxremat.ort.emulation.pieces import (
     OUTPUT_LAST,
-    Scratch,
+    WorkspacePieces,
     made_types,
     packed_weights,
-    scratch_of,
+    pieces_of,
     value_bytes,
 )
 from onnxremat.ort.measuring.profile import RunProfile, emulated_order
@@ -73,10 +73,10 @@ def predict_arena(
     order = emulated_order(model.graph.node, recipe.execution_order)
     plan = plan_allocations(model.graph, order, types, mem_reuse=recipe.mem_reuse)
     made = made_types(model, profile)
-    scratch = [scratch_of(model.graph.node[v], profile.nodes.get(v), made) for v in order]
+    workspace = [pieces_of(model.graph.node[v], profile.nodes.get(v), made) for v in order]
     loaded = [ArenaRequest(f"weight {i}", n) for i, n in enumerate(packed_weights(model))]
     late = [model.graph.node[v].op_type in OUTPUT_LAST for v in order]
-    requests = [*loaded, *list(_requests_of_a_run(plan, made, scratch, late)) * runs]
+    requests = [*loaded, *list(_requests_of_a_run(plan, made, workspace, late)) * runs]
     before, after = simulate(loaded, settings), simulate(requests, settings)
     one = _one_region_bytes(requests, after.peak_in_use_bytes)
     return ArenaPrediction(
@@ -112,23 +112,23 @@ def _one_region_bytes(requests: Sequence[ArenaRequest], in_use_bytes: int) -> in
 def _requests_of_a_run(
     plan: AllocationPlan,
     types: Mapping[str, ValueType],
-    scratch: Sequence[Scratch],
+    workspace: Sequence[WorkspacePieces],
     late: Sequence[bool],
 ) -> Iterator[ArenaRequest]:
-    """What one run asks for; `late` are steps that take scratch before outputs. Graph outputs are
+    """What one run asks for; `late` are steps that take workspace before outputs. Graph outputs are
     given back behind the run."""
     taken: dict[int, list[str]] = {}
     released: dict[int | None, list[str]] = {}
     for buffer in plan.buffers:
         taken.setdefault(buffer.allocated, []).append(buffer.root)
         released.setdefault(buffer.released, []).append(buffer.root)
-    for step, pieces in enumerate(scratch):
+    for step, pieces in enumerate(workspace):
         outputs = [
             ArenaRequest(f"value {root}", value_bytes(types.get(root)))
             for root in taken.get(step, ())
         ]
         working = [
-            ArenaRequest(f"scratch {step} {i}", nbytes)
+            ArenaRequest(f"workspace {step} {i}", nbytes)
             for i, nbytes in enumerate(pieces.pieces_bytes)
         ]
         yield from [*working, *outputs] if late[step] else [*outputs, *working]

@@ -113,7 +113,7 @@ AllowRounding = Annotated[
     bool,
     typer.Option(
         "--allow-rounding",
-        help="Ops may be replaced by others that need less scratch and round differently.",
+        help="Ops may be replaced by others that need less workspace and round differently.",
     ),
 ]
 AllowOp = Annotated[
@@ -145,8 +145,8 @@ MeasureLimit = Annotated[
     typer.Option(
         min=0.0,
         max=86400,
-        help="Seconds of measuring scratch, peaks and times, beyond the runs that have to be made; "
-        "what they do not suffice for is estimated, and marked.",
+        help="Seconds of measuring workspace, peaks and times, beyond the runs that have to be "
+        "made; what they do not suffice for is estimated, and marked.",
     ),
 ]
 RunLimit = Annotated[

@@ -291,11 +291,10 @@ def _measured_rows(measured: MeasuredPeak) -> list[tuple[str, str]]:
         rows.append(("at", f"an unknown node: {measured.reason}"))
     else:
         rows.append(("at", f"{_shown(measured.op)} ({measured.op_type}), by counting node by node"))
-        if measured.scratch_bytes:
-            rows.append(
-                ("workspace there", f"{format_bytes(measured.scratch_bytes)} counted, "
-                                    f"{format_bytes(measured.modelled_scratch_bytes)} by the model")
-            )  # fmt: skip
+        if measured.workspace_bytes:
+            counted = format_bytes(measured.workspace_bytes)
+            modelled = format_bytes(measured.modelled_workspace_bytes)
+            rows.append(("workspace there", f"{counted} counted, {modelled} by the model"))
     beyond = [
         f"{format_bytes(one.beyond_bytes)} made by {_shown(one.made_by)}"
         for one in sorted(measured.held, key=lambda one: -one.beyond_bytes)[:_BEYOND_SHOWN]
@@ -312,7 +311,7 @@ def _measured_rows(measured: MeasuredPeak) -> list[tuple[str, str]]:
 
 
 def estimated_rows(nodes: Sequence[str], reason: str) -> list[tuple[str, str]]:
-    """Which ops' scratch is no measured figure, if there are any."""
+    """Which ops' workspace is no measured figure, if there are any."""
     if not nodes:
         return []
     more = len(nodes) - _ESTIMATED_SHOWN

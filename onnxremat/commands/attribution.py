@@ -47,7 +47,7 @@ class MeasuredPeak:
     """The node that was running when a run held most, and what was held, largest first.
 
     `nbytes` is the measured peak, `modelled_bytes` the peak of the model of memory. `held` has what
-    earlier nodes left and what this one made, `scratch_bytes` is what its kernel took beside that.
+    earlier nodes left and what this one made, `workspace_bytes` what its kernel took beside that.
     `op` is None if it is not known, and `reason` then says why. `unexplained_bytes` is what was
     measured beyond what is told here; negative if less was measured.
     """
@@ -56,8 +56,8 @@ class MeasuredPeak:
     modelled_bytes: int
     op: str | None
     op_type: str
-    scratch_bytes: int
-    modelled_scratch_bytes: int
+    workspace_bytes: int
+    modelled_workspace_bytes: int
     held: tuple[Holder, ...]
     unexplained_bytes: int
     reason: str
@@ -99,14 +99,14 @@ def attribute(
     ]
     holders.sort(key=lambda one: (-max(one.nbytes, one.modelled_bytes), one.made_by))
     running = _holder(subject, counted.peak_node, 0, 0)
-    scratch = 0 if op is None else subject.imported.graph.ops[op].workspace_bytes
+    workspace = 0 if op is None else subject.imported.graph.ops[op].workspace_bytes
     return MeasuredPeak(
         measured.peak_bytes,
         modelled_bytes,
         running.made_by,
         running.op_type,
-        at_peak.scratch_bytes,
-        scratch,
+        at_peak.workspace_bytes,
+        workspace,
         tuple(holders),
         measured.peak_bytes - at_peak.peak_bytes,
         _why_unexplained(measured, at_peak.peak_bytes),

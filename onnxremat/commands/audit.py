@@ -66,7 +66,7 @@ class Audit:
     `peak` is where the model of memory puts the released model's peak, `floor` what no schedule of
     whole ops can go below. Where the two differ by more than the model's error, `measured_peak` is
     the node that was running when most was held; None where they agree. `estimated` are nodes whose
-    scratch was not counted (`estimated_reason` says why): the runtime's own statistics stand for
+    workspace was not counted (`estimated_reason` says why): the runtime's own statistics stand for
     it, which may miss some. `reordered_peak_bytes` is the smallest peak found without
     recomputation, by the model of memory, and `reordered_bound_bytes` what no order goes below.
     `tiling` has the smallest peak that regions in tiles are predicted to reach.
@@ -153,7 +153,7 @@ def audit(
 
 
 def estimated_nodes(subject: Subject) -> tuple[str, ...]:
-    """The ops whose scratch is an estimate, by name."""
+    """The ops whose workspace is an estimate, by name."""
     imported = subject.imported
     name_of = dict(zip(imported.op_nodes, (op.name for op in imported.graph.ops), strict=True))
     return tuple(name_of[v] for v in subject.profile.unmeasured if v in name_of)

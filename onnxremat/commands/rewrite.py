@@ -53,9 +53,9 @@ class RewriteResult:
     is there if a static plan was asked for, and `plan_output` is where it was written.
     `verification` is None with `verify=False`. `planning_seconds` is the time from the imported
     model to the rewritten one, measuring it included. `stopped`: planning was ended early (Ctrl-C),
-    with the best plan so far. `estimated` are nodes of the original whose scratch was planned by an
-    estimate, `estimated_reason` says why; `rewritten` is measured anyway. `attempts` are all plans
-    that were made, and why they were not taken.
+    with the best plan so far. `estimated` are nodes of the original whose workspace was planned by
+    an estimate, `estimated_reason` says why; `rewritten` is measured anyway. `attempts` are all
+    plans that were made, and why they were not taken.
     """
 
     target: str

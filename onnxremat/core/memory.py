@@ -50,7 +50,7 @@ class MemoryRules:
     `unread_held`: a value that nobody reads is held to the end of the run (as in ONNX Runtime)
     rather than freed after its step.
     `count_inputs`, `count_weights`: bytes of the caller and of the session are added throughout.
-    `count_workspace`: kernel scratch counts while its op runs.
+    `count_workspace`: kernel workspace counts while its op runs.
     """
 
     alignment_bytes: int = 1

@@ -96,7 +96,8 @@ class Limits:
 class Plan:
     """A schedule with its peak (from `memory.profile`) and time, the proved lower bounds on both,
     and what is known about it (`status`, for the problem in `scope`). `one_pass` is the time of
-    every op once; no schedule within the budget takes less than `time_bound`."""
+    every op once; no schedule within the budget takes less than `time_bound`. All times are in the
+    unit of `Op.cost`."""
 
     schedule: Schedule
     peak_bytes: int

@@ -35,9 +35,9 @@ class Planned:
 
 def extra_time(plan: Plan, tiling: TilingPlan | None) -> float:
     """The share of a run of the whole ops that a plan adds, and the tiles that it is of."""
-    if tiling is None or not tiling.one_pass:
+    if tiling is None or not tiling.one_pass_ns:
         return plan.extra_time
-    return tiling.extra_time + (plan.time_cost - plan.one_pass) / tiling.one_pass
+    return tiling.extra_time + (plan.time_cost - plan.one_pass) / tiling.one_pass_ns
 
 
 def words_of(tiling: TilingPlan | None) -> str:

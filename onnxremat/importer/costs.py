@@ -55,9 +55,7 @@ elementwise ops come out at 1 to 1.5 times what was measured, convolutions at 0.
 odd filter sizes of gradients are the slow ones), transpositions at a quarter to 0.6 times."""
 
 
-def op_cost(
-    node: NodeProto, inputs: Types, outputs: Types, costs: CostModel = DEFAULT_COSTS
-) -> int:
+def op_ns(node: NodeProto, inputs: Types, outputs: Types, costs: CostModel = DEFAULT_COSTS) -> int:
     """Nanoseconds of one execution, at least the overhead.
 
     `inputs` and `outputs` are the types of the node's inputs and outputs in its own order, None for

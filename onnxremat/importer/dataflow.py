@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto
 
 from onnxremat.core.graph import Graph, Op, Tensor, TensorKind
 from onnxremat.importer.constants import Constants, find_constants
-from onnxremat.importer.costs import DEFAULT_COSTS, CostModel, op_cost
+from onnxremat.importer.costs import DEFAULT_COSTS, CostModel, op_ns
 from onnxremat.importer.load import LoadedModel, given_inputs
 from onnxremat.importer.nodes import captured, op_key
 from onnxremat.importer.purity import inference_dropout, is_recomputable
@@ -65,7 +65,7 @@ def import_model(
     """The Graph of a model's top-level nodes; bodies of subgraphs are not looked into.
 
     `types` come from `infer_types`. `workspace` and `measured_ns` map node indices to bytes of
-    kernel scratch and to durations; a measured duration wins over the cost model.
+    kernel workspace and to durations; a measured duration wins over the cost model.
     `allow_recompute` names op types (bare, or `domain::type`) that may be recomputed although
     their purity is unknown; `kept_single` are node indices that never may. `view_ops` and
     `eager_ops` are the runtime's.
@@ -182,7 +182,7 @@ def _cost(
         return measured_ns[index]
     inputs = [types.get(name) for name in node.input]
     outputs = [types.get(name) for name in node.output]
-    return op_cost(node, inputs, outputs, costs)
+    return op_ns(node, inputs, outputs, costs)
 
 
 def _recomputable(

@@ -128,8 +128,8 @@ def emit_plan(
     held = buffers(graph, schedule, rules)
     taken = taken_over(graph, schedule, rules, held)
     blocks, block_of = _merged(held, taken)
-    scratch = _workspace_steps(graph, schedule, rules)
-    blocks += _scratch_blocks(graph, schedule, scratch)
+    workspace = _workspace_steps(graph, schedule, rules)
+    blocks += _workspace_blocks(graph, schedule, workspace)
     placement = place(
         blocks,
         alignment_bytes=alignment_bytes,
@@ -141,7 +141,7 @@ def emit_plan(
     check_placement(blocks, placement)
     _check_capacity(placement, capacity_bytes)
     offsets = [placement.offsets[block_of[i]] for i in range(len(held))]
-    offsets += placement.offsets[len(blocks) - len(scratch) :]
+    offsets += placement.offsets[len(blocks) - len(workspace) :]
     return StaticPlan(
         version=VERSION,
         alignment_bytes=alignment_bytes,
@@ -149,8 +149,8 @@ def emit_plan(
         bound_bytes=placement.bound_bytes,
         live_peak_bytes=profile(graph, schedule, rules).peak_bytes - rules.constant_bytes(graph),
         method=placement.method,
-        steps=tuple(_steps(graph, schedule, len(held), scratch)),
-        buffers=tuple(_placed(graph, schedule, held, taken, scratch, offsets)),
+        steps=tuple(_steps(graph, schedule, len(held), workspace)),
+        buffers=tuple(_placed(graph, schedule, held, taken, workspace, offsets)),
         inputs=_outside(graph, TensorKind.INPUT),
         weights=_outside(graph, TensorKind.WEIGHT),
         outputs=_outputs(graph, held),
@@ -162,7 +162,7 @@ def static_blocks(graph: Graph, schedule: Schedule, rules: MemoryRules) -> list[
     one for each workspace. O(steps + reads)."""
     held = buffers(graph, schedule, rules)
     blocks, _ = _merged(held, taken_over(graph, schedule, rules, held))
-    return blocks + _scratch_blocks(graph, schedule, _workspace_steps(graph, schedule, rules))
+    return blocks + _workspace_blocks(graph, schedule, _workspace_steps(graph, schedule, rules))
 
 
 def taken_over(
@@ -223,13 +223,13 @@ def _merged(held: Sequence[Buffer], taken: dict[int, int]) -> tuple[list[Block],
 
 
 def _workspace_steps(graph: Graph, schedule: Schedule, rules: MemoryRules) -> list[int]:
-    """The steps whose kernel needs scratch memory in the arena."""
+    """The steps whose kernel needs workspace in the arena."""
     if not rules.count_workspace:
         return []
     return [step for step, v in enumerate(schedule.steps) if graph.ops[v].workspace_bytes]
 
 
-def _scratch_blocks(graph: Graph, schedule: Schedule, steps: Sequence[int]) -> list[Block]:
+def _workspace_blocks(graph: Graph, schedule: Schedule, steps: Sequence[int]) -> list[Block]:
     return [
         Block(graph.ops[schedule.steps[step]].workspace_bytes, step, step + 1) for step in steps
     ]
@@ -262,10 +262,10 @@ def _executions(schedule: Schedule) -> list[int]:
 
 
 def _steps(
-    graph: Graph, schedule: Schedule, tensors: int, scratch: Sequence[int]
+    graph: Graph, schedule: Schedule, tensors: int, workspace: Sequence[int]
 ) -> Iterator[StaticStep]:
     """The steps; buffers of tensors come before those of workspace."""
-    workspace = {step: tensors + k for k, step in enumerate(scratch)}
+    buffer_of = {step: tensors + k for k, step in enumerate(workspace)}
     latest: dict[int, int] = {}
     made = 0
     for step, (v, execution) in enumerate(zip(schedule.steps, _executions(schedule), strict=True)):
@@ -274,7 +274,7 @@ def _steps(
         writes = tuple(range(made, made + len(op.outputs)))
         made += len(op.outputs)
         latest.update(zip(op.outputs, writes, strict=True))
-        yield StaticStep(op.name, op.op_type, execution, reads, writes, workspace.get(step))
+        yield StaticStep(op.name, op.op_type, execution, reads, writes, buffer_of.get(step))
 
 
 def _placed(
@@ -282,7 +282,7 @@ def _placed(
     schedule: Schedule,
     held: Sequence[Buffer],
     taken: dict[int, int],
-    scratch: Sequence[int],
+    workspace: Sequence[int],
     offsets: Sequence[int],
 ) -> Iterator[PlacedBuffer]:
     execution = _executions(schedule)
@@ -298,7 +298,7 @@ def _placed(
             buffer.end,
             taken.get(i),
         )
-    for offset, step in zip(offsets[len(held) :], scratch, strict=True):
+    for offset, step in zip(offsets[len(held) :], workspace, strict=True):
         op = graph.ops[schedule.steps[step]]
         yield PlacedBuffer(
             "workspace", op.name, execution[step], offset, op.workspace_bytes, step, step + 1, None

@@ -29,7 +29,7 @@ _OFFSET_SECONDS = 10.0
 class StaticTarget(Target):
     """Limits the size of the arena.
 
-    Scratch of ONNX Runtime's kernels does not count: another runtime has kernels of its own. The
+    Workspace of ONNX Runtime's kernels does not count: another runtime has kernels of its own. The
     file is verified in ONNX Runtime all the same, for its bits and its order. It declares its
     sizes: the offsets beside it hold for no others.
     """

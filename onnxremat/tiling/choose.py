@@ -182,16 +182,16 @@ class TileSearch:
             limit = int((1 + ALIKE) * self._peak)
         for carry in (False, True):
             best = self._best(limit)
-            if best.cost <= CHEAP * self._routes.one_pass or self._deadline.over():
+            if best.extra_ns <= CHEAP * self._routes.one_pass_ns or self._deadline.over():
                 return best
-            found = self._routes.cheapest(limit, carry, best.cost)
+            found = self._routes.cheapest(limit, carry, best.extra_ns)
             if found is not None:
                 self._found.append(found)
         return self._best(limit)
 
     def _best(self, limit: int) -> Choice:
         within = (one for one in self._found if one.peak_bytes <= limit)
-        return min(within, key=lambda one: (one.cost, one.peak_bytes))
+        return min(within, key=lambda one: (one.extra_ns, one.peak_bytes))
 
     def _as_plan(self, found: Choice | None, reasons: tuple[str, ...]) -> TilingPlan:
         plan = TilingPlan(
@@ -199,7 +199,7 @@ class TileSearch:
             self._own_peak,
             self._own_peak,
             0,
-            self._routes.one_pass,
+            self._routes.one_pass_ns,
             0,
             self._tiling.threads,
             self._tiling.allow_rounding,
@@ -213,7 +213,7 @@ class TileSearch:
             plan,
             regions=tuple(one.region for one in found.options if one.region is not None),
             peak_bytes=found.peak_bytes,
-            extra_cost=found.cost,
+            extra_ns=found.extra_ns,
             nodes_added=found.nodes,
             recomputed=tuple(tensors[t].name for t in found.sequence.dropped),
         )

@@ -23,16 +23,16 @@ def cheapest_route(
     starts: Sequence[int],
     ends: Sequence[int],
     segment: Callable[[int, int, float], int | None],
-    below_cost: float = inf,
+    below_ns: float = inf,
     too_dear: Callable[[], None] = lambda: None,
 ) -> Route | None:
-    """The cheapest way from cut 0 to the last cut; None if there is none of less than `below_cost`.
+    """The cheapest way from cut 0 to the last cut; None if there is none of less than `below_ns`.
 
     `whole[v]`: op v may run whole, at no extra cost. `starts` and `ends`: ascending cuts where a
     segment may begin and end. `segment(i, j, below)`: its cost, not negative; None if it cannot be
     or costs `below` or more. Asked only for segments with an op that cannot run whole, and where
     the answer can matter. `too_dear()` is called where no segment was asked for since the way to it
-    costs `below_cost` already.
+    costs `below_ns` already.
     """
     count = len(whole)
     least: list[int | None] = [0] + [None] * count
@@ -49,7 +49,7 @@ def cheapest_route(
             before, so_far = least[i], least[c]
             if before is None or hot[i] == hot[c]:
                 continue
-            below = (below_cost if so_far is None else min(so_far, below_cost)) - before
+            below = (below_ns if so_far is None else min(so_far, below_ns)) - before
             if below <= 0 and so_far is None:
                 too_dear()
             cost = segment(i, c, below) if below > 0 else None

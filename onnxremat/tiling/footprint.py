@@ -13,11 +13,11 @@ from onnxremat.importer.costs import DEFAULT_COSTS
 from onnxremat.importer.nodes import op_key
 from onnxremat.importer.views import root_of
 from onnxremat.tiling.sequence import Sequence
-from onnxremat.tiling.tile_costs import cost_in_tiles, cost_of_part, moving_cost
+from onnxremat.tiling.tile_costs import moving_ns, ns_in_tiles, ns_of_part
 from onnxremat_rewriters.tile import Box, Instruction, InstructionKind, Piece, extent
 
-THREAD_SCRATCH_BYTES = 65_536
-"""Scratch of a convolution that does not depend on its size, for each thread."""
+THREAD_WORKSPACE_BYTES = 65_536
+"""Workspace of a convolution that does not depend on its size, for each thread."""
 OUTSIDE = -1
 """The buffer of whatever is held anyway: whole values, weights."""
 
@@ -28,8 +28,8 @@ class Footprint:
     of the Slices, Concats and views between them; nodes written."""
 
     inner_bytes: int
-    cost: int
-    moved: int
+    nodes_ns: int
+    moved_ns: int
     nodes: int
 
 
@@ -53,7 +53,9 @@ def footprint(
     for one in instructions:
         layout.run(one)
     layout.leave(left)
-    return Footprint(layout.peak(), layout.cost, layout.moved, sum(i.nodes for i in instructions))
+    return Footprint(
+        layout.peak(), layout.nodes_ns, layout.moved_ns, sum(i.nodes for i in instructions)
+    )
 
 
 def _runs_in(box: Box, have: Box) -> int:
@@ -75,10 +77,10 @@ class _Layout:
         self._made: list[int] = []
         self._last: list[int] = []
         self._taken_over: list[tuple[int, int]] = []
-        self._scratch = [0]
+        self._workspace = [0]
         self._dying = {name: self._buffer(nbytes) for name, nbytes in dying.items()}
-        self.cost = 0
-        self.moved = 0
+        self.nodes_ns = 0
+        self.moved_ns = 0
 
     def piece(self, piece: Piece) -> int:
         """A buffer for a piece that is made now."""
@@ -88,7 +90,7 @@ class _Layout:
 
     def run(self, one: Instruction) -> None:
         """One instruction more."""
-        self._scratch.append(0)
+        self._workspace.append(0)
         reads = [self._use(read) for read in one.reads]
         if one.kind is InstructionKind.NODE:
             self._node(one, reads)
@@ -97,33 +99,33 @@ class _Layout:
             runs = _runs_in(one.box, one.have)
         else:
             runs = prod(one.makes.shape[: one.axis]) * len(reads)
-        self.moved += (one.nodes - 1) * DEFAULT_COSTS.overhead_ns
-        self.moved += moving_cost(self._size[self.piece(one.makes)], runs)
+        self.moved_ns += (one.nodes - 1) * DEFAULT_COSTS.overhead_ns
+        self.moved_ns += moving_ns(self._size[self.piece(one.makes)], runs)
 
     def _node(self, one: Instruction, reads: Many[int]) -> None:
-        """A node of the model. Cost and scratch are shares of those of the whole op, but for what
-        starting a kernel takes, and the scratch that each thread of a convolution has."""
+        """A node of the model. Cost and workspace are shares of those of the whole op, but for what
+        starting a kernel takes, and the workspace that each thread of a convolution has."""
         sequence = self._sequence
         assert one.node is not None
         v = sequence.op_of_node.get(one.node)
         if v is None:
-            self.moved += DEFAULT_COSTS.overhead_ns
+            self.moved_ns += DEFAULT_COSTS.overhead_ns
             self._buffer_of[one.makes.serial] = reads[0] if reads else OUTSIDE
             return
         op = sequence.imported.graph.ops[v]
         if one.part is not None:
-            self.cost += cost_of_part(sequence, one.node, one.part)
+            self.nodes_ns += ns_of_part(sequence, one.node, one.part)
             self.piece(one.makes)
             return
         full = sequence.view.types[one.makes.name].elements
         share = prod(one.makes.shape) / full if full else 1.0
-        self.cost += cost_in_tiles(
+        self.nodes_ns += ns_in_tiles(
             sequence, one.node, one.makes.shape, share, started=1, threads=self._threads
         )
         if sequence.rules.count_workspace:
-            fixed = min(op.workspace_bytes, self._threads * THREAD_SCRATCH_BYTES)
-            scratch = fixed + round((op.workspace_bytes - fixed) * share)
-            self._scratch[-1] = max(scratch, self._columns_bytes(one))
+            fixed = min(op.workspace_bytes, self._threads * THREAD_WORKSPACE_BYTES)
+            workspace = fixed + round((op.workspace_bytes - fixed) * share)
+            self._workspace[-1] = max(workspace, self._columns_bytes(one))
         buffer = self.piece(one.makes)
         pairs = sequence.rules.inplace.get(op.op_type, ())
         allowed = [i for i, o in pairs if o == one.output and i < len(reads)]
@@ -148,7 +150,7 @@ class _Layout:
             if source == OUTSIDE or source in self._dying.values() or reads.count(source) > 1:
                 continue
             if self._size[source] == self._size[buffer]:
-                self._taken_over.append((source, len(self._scratch) - 1))
+                self._taken_over.append((source, len(self._workspace) - 1))
                 return
 
     def _use(self, read: object) -> int:
@@ -161,19 +163,19 @@ class _Layout:
         else:
             return OUTSIDE
         if buffer != OUTSIDE:
-            self._last[buffer] = len(self._scratch) - 1
+            self._last[buffer] = len(self._workspace) - 1
         return buffer
 
     def leave(self, pieces: Iterable[Piece]) -> None:
         """These stay; the last step is behind all instructions."""
-        self._scratch.append(0)
+        self._workspace.append(0)
         for piece in pieces:
             self._use(piece)
 
     def _buffer(self, nbytes: int) -> int:
         self._size.append(nbytes)
-        self._made.append(len(self._scratch) - 1)
-        self._last.append(len(self._scratch) - 1)
+        self._made.append(len(self._workspace) - 1)
+        self._last.append(len(self._workspace) - 1)
         return len(self._size) - 1
 
     def peak(self) -> int:
@@ -182,13 +184,13 @@ class _Layout:
         for buffer, step in self._taken_over:
             if end[buffer] == step:
                 end[buffer] = step - 1
-        change = [0] * (len(self._scratch) + 1)
+        change = [0] * (len(self._workspace) + 1)
         for size, start, stop in zip(self._size, self._made, end, strict=True):
             if stop >= start:
                 change[start] += size
                 change[stop + 1] -= size
         held = most = 0
-        for step, scratch in enumerate(self._scratch):
+        for step, workspace in enumerate(self._workspace):
             held += change[step]
-            most = max(most, held + scratch)
+            most = max(most, held + workspace)
         return most

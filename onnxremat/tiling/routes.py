@@ -44,7 +44,7 @@ class Choice:
     sequence: Sequence
     options: tuple[Option, ...]
     peak_bytes: int
-    cost: int
+    extra_ns: int
     nodes: int
 
 
@@ -65,7 +65,7 @@ class Routes:
         node_bytes: int,
     ) -> None:
         self.sequence = sequence
-        self.one_pass = sequence.imported.graph.total_cost()
+        self.one_pass_ns = sequence.imported.graph.total_cost()
         self._threads = threads
         self._allow_rounding = allow_rounding
         self._deadline = deadline
@@ -76,26 +76,26 @@ class Routes:
         self._pruned = False
 
     def cheapest(
-        self, budget_bytes: int, carry: bool, below_cost: float = inf, *, first: bool = False
+        self, budget_bytes: int, carry: bool, below_ns: float = inf, *, first: bool = False
     ) -> Choice | None:
         """The cheapest plan over the prefixes of droppable values, if it costs less than
-        `below_cost`; with `first`, the first of those that add little. Cheap plans are looked for
+        `below_ns`; with `first`, the first of those that add little. Cheap plans are looked for
         first: tiles that would cost more than is asked for are not followed back."""
-        sequence, enough = self.sequence, CHEAP * self.one_pass
+        sequence, enough = self.sequence, CHEAP * self.one_pass_ns
         values = [t for t in droppable(sequence) if sequence.nbytes[t] * 20 >= budget_bytes]
         for share in EXTRA_SHARES:
             best: Choice | None = None
-            limit = min(share * self.one_pass, below_cost)
+            limit = min(share * self.one_pass_ns, below_ns)
             self._pruned = False
             for count in range(min(MOST_DROPPED, len(values)) + 1):
-                if best is not None and (first or best.cost <= enough):
+                if best is not None and (first or best.extra_ns <= enough):
                     break
                 if self._deadline.over():
                     return best
                 found = self._route(tuple(values[:count]), budget_bytes, limit, carry)
-                if found is not None and found.cost < limit:
-                    best, limit = found, found.cost
-            if best is not None or limit == below_cost or not self._pruned:
+                if found is not None and found.extra_ns < limit:
+                    best, limit = found, found.extra_ns
+            if best is not None or limit == below_ns or not self._pruned:
                 return best
         return None
 
@@ -112,7 +112,7 @@ class Routes:
         return self._kinds[dropped]
 
     def _route(
-        self, dropped: tuple[int, ...], budget_bytes: int, below_cost: float, carry: bool
+        self, dropped: tuple[int, ...], budget_bytes: int, below_ns: float, carry: bool
     ) -> Choice | None:
         """The cheapest route whose segments keep the budget when they are planned exactly, with
         what the runtime needs for each node that is added."""
@@ -129,7 +129,7 @@ class Routes:
             segments.pruned = False
             cost_of = self._cost(segments, limit, per_node, chosen, carry)
             near = _near(self._cuts, whole)
-            route = cheapest_route(whole, *near, cost_of, below_cost, self._too_dear)
+            route = cheapest_route(whole, *near, cost_of, below_ns, self._too_dear)
             self._pruned |= segments.pruned
             if route is None:
                 return None
@@ -139,7 +139,7 @@ class Routes:
             options = tuple(one for one in exact if one is not None)
             if self._dearer(options, [chosen[part] for part in route.segments]):
                 continue
-            cost, nodes = sum(one.cost for one in options), sum(one.nodes for one in options)
+            cost, nodes = sum(one.extra_ns for one in options), sum(one.nodes for one in options)
             if nodes > self._room:
                 per_node = per_node * 4 or 10_000
                 if per_node > 1 << 40:
@@ -161,8 +161,8 @@ class Routes:
 
     def _dearer(self, exact: Many[Option], estimates: Many[Option]) -> bool:
         """Whether a route turned out to cost so much more that another may be better."""
-        more = sum(e.cost for e in exact) - sum(e.cost for e in estimates)
-        return more > TOLERANCE * self.one_pass
+        more = sum(e.extra_ns for e in exact) - sum(e.extra_ns for e in estimates)
+        return more > TOLERANCE * self.one_pass_ns
 
     def _cost(
         self,
@@ -180,7 +180,7 @@ class Routes:
             if found is None:
                 return None
             chosen[i, j] = found
-            return max(0, found.cost) + per_node * max(0, found.nodes)
+            return max(0, found.extra_ns) + per_node * max(0, found.nodes)
 
         return cost
 

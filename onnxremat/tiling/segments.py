@@ -13,7 +13,7 @@ from onnxremat.importer.costs import DEFAULT_COSTS
 from onnxremat.tiling.footprint import Footprint, footprint
 from onnxremat.tiling.grids import Family, Grid, carrying, pairs, single_axes, strips
 from onnxremat.tiling.sequence import Sequence
-from onnxremat.tiling.tile_costs import moving_cost
+from onnxremat.tiling.tile_costs import moving_ns
 from onnxremat.tiling.walk import TileOfSegment, TileWalk, TooDearError
 from onnxremat_rewriters.tile import (
     CannotTile,
@@ -37,7 +37,7 @@ class Option:
 
     grid: Grid
     peak_bytes: int
-    cost: int
+    extra_ns: int
     nodes: int
     region: Region | None = None
 
@@ -72,10 +72,10 @@ class Segments:
         return max(s.cut_bytes[i], s.cut_bytes[j] + largest)
 
     def within(
-        self, i: int, j: int, budget_bytes: int, below_cost: float, carry: bool
+        self, i: int, j: int, budget_bytes: int, below_ns: float, carry: bool
     ) -> Option | None:
         """The cheapest option found whose peak is within the budget, if it costs less than
-        `below_cost`; in each family the one with the fewest tiles. O(log) options of each family
+        `below_ns`; in each family the one with the fewest tiles. O(log) options of each family
         are looked at."""
         if self.floor_bytes(i, j) > budget_bytes:
             return None
@@ -83,20 +83,20 @@ class Segments:
         for family in self.families(j):
             if family[0].carry and not (carry and self._may_pay(best)):
                 break
-            found = self._first_within(i, j, family, budget_bytes, below_cost)
+            found = self._first_within(i, j, family, budget_bytes, below_ns)
             if found is not None:
-                best, below_cost = found, found.cost
+                best, below_ns = found, found.extra_ns
         return best
 
     def _may_pay(self, best: Option | None) -> bool:
         """Whether tiles that carry may be cheaper: they save a part of what others add."""
-        return best is None or (not best.grid.carry and best.cost > self._worth_carrying)
+        return best is None or (not best.grid.carry and best.extra_ns > self._worth_carrying)
 
     def _first_within(
-        self, i: int, j: int, family: Family, budget_bytes: int, below_cost: float
+        self, i: int, j: int, family: Family, budget_bytes: int, below_ns: float
     ) -> Option | None:
         low, high, best = 0, len(family), None
-        if high and self._is_too_dear(i, j, family[0], below_cost):
+        if high and self._is_too_dear(i, j, family[0], below_ns):
             self.pruned = True
             return None  # More tiles cost more.
         while low < high:
@@ -105,8 +105,8 @@ class Segments:
             if self._least_bytes(i, j, grid) > budget_bytes:
                 low = middle + 1
                 continue
-            found = self.option(i, j, grid, below_cost)
-            if found is None or found.cost >= below_cost:
+            found = self.option(i, j, grid, below_ns)
+            if found is None or found.extra_ns >= below_ns:
                 self.pruned |= found is not None
                 high = middle
             elif found.peak_bytes <= budget_bytes:
@@ -115,9 +115,9 @@ class Segments:
                 low = middle + 1
         return best
 
-    def _is_too_dear(self, i: int, j: int, grid: Grid, below_cost: float) -> bool:
+    def _is_too_dear(self, i: int, j: int, grid: Grid, below_ns: float) -> bool:
         try:
-            self._walk(j, grid).tile(i, below_cost - self._join_cost(i, j, grid))
+            self._walk(j, grid).tile(i, below_ns - self._join_ns(i, j, grid))
         except TooDearError:
             return True
         return False
@@ -163,15 +163,15 @@ class Segments:
             )
         return self._walks[key]
 
-    def option(self, i: int, j: int, grid: Grid, below_cost: float = inf) -> Option | None:
+    def option(self, i: int, j: int, grid: Grid, below_ns: float = inf) -> Option | None:
         """The estimate for a grid; None if the segment cannot be cut so, or costs as much as
-        `below_cost` or more."""
+        `below_ns` or more."""
         key = (i, j, grid)
         if key not in self._options:
             walk, tiles = self._walk(j, grid), grid.tiles
-            joining = self._join_cost(i, j, grid)
+            joining = self._join_ns(i, j, grid)
             try:
-                sample = walk.tile(i, below_cost - joining)
+                sample = walk.tile(i, below_ns - joining)
             except TooDearError:
                 self.pruned = True
                 return None
@@ -180,13 +180,13 @@ class Segments:
                     self.failures.setdefault(walk.position - 1, walk.failure)
                 self._options[key] = None
                 return None
-            cost = sample.extra_cost + joining
-            if cost + self._carry_cost(sample, grid) >= below_cost:
+            cost = sample.extra_ns + joining
+            if cost + self._carry_ns(sample, grid) >= below_ns:
                 self.pruned = True
                 return None
             one = self._footprint(sample.tile)
             self._inner.setdefault((j, grid), []).append((i, one.inner_bytes))
-            cost += one.moved * tiles
+            cost += one.moved_ns * tiles
             nodes, first_bytes = one.nodes * tiles, 0
             if sample.first is not None:
                 first = self._footprint(sample.first)
@@ -221,22 +221,22 @@ class Segments:
                 return True
         return len(tile.nodes) * grid.tiles > self.most_nodes
 
-    def _carry_cost(self, sample: TileOfSegment, grid: Grid) -> int:
+    def _carry_ns(self, sample: TileOfSegment, grid: Grid) -> int:
         """Nanoseconds of putting together what tiles take over and what they make."""
         cost = sum(
-            moving_cost(self.sequence.part_bytes(name, extent(one.together)))
+            moving_ns(self.sequence.part_bytes(name, extent(one.together)))
             for name, one in sample.tile.carried.items()
             if one.own is not None
         )
         return cost * grid.tiles
 
-    def _join_cost(self, i: int, j: int, grid: Grid) -> int:
+    def _join_ns(self, i: int, j: int, grid: Grid) -> int:
         """Nanoseconds of the Concats: on each axis all is copied in runs of what lies behind it."""
         cost = self._joins(i, j, grid) * DEFAULT_COSTS.overhead_ns
         for t in self.sequence.leaving(i, j):
             shape = self.sequence.imported.graph.tensors[t].shape
             for axis, tiles in grid.axes:
-                cost += moving_cost(self.sequence.nbytes[t], prod(shape[:axis]) * tiles)
+                cost += moving_ns(self.sequence.nbytes[t], prod(shape[:axis]) * tiles)
         return cost
 
     def _joins(self, i: int, j: int, grid: Grid) -> int:
@@ -290,7 +290,7 @@ class Segments:
         made = [one.makes for one in run[len(run) - len(names) :]]
         one = footprint(s, run, self.threads, left=made, dying=dying)
         held = s.cut_bytes[i] + s.free_bytes(i, j) - sum(dying.values())
-        cost = one.cost + one.moved - sample.replaced_cost
+        cost = one.nodes_ns + one.moved_ns - sample.replaced_ns
         added = one.nodes - sample.replaced_nodes
         return Option(grid, held + one.inner_bytes, cost, added, region)
 

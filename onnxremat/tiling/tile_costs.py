@@ -21,36 +21,36 @@ of costs has for all ops, copies of one thread just what it has: against each ot
 much more."""
 
 
-def moving_cost(nbytes: int, runs: int = 1) -> int:
+def moving_ns(nbytes: int, runs: int = 1) -> int:
     """Nanoseconds of a Slice or Concat that writes so many bytes in so many contiguous runs."""
     busy = round(COPY_WEIGHT * 2 * nbytes * 1_000 / DEFAULT_COSTS.bytes_per_us) + runs * RUN_NS
     return busy + DEFAULT_COSTS.overhead_ns
 
 
-def cost_of_all_tiles(sequence: Sequence, node: NodeTile, grid: Grid, threads: int) -> int:
-    """Nanoseconds of a node in all tiles: views and crops count with the tile (`moved`)."""
+def ns_of_all_tiles(sequence: Sequence, node: NodeTile, grid: Grid, threads: int) -> int:
+    """Nanoseconds of a node in all tiles: views and crops count with the tile (`moved_ns`)."""
     if node.step.crop:
         return 0
     if node.step.parts:
-        return grid.tiles * sum(cost_of_part(sequence, node.node, p) for p in node.step.parts)
+        return grid.tiles * sum(ns_of_part(sequence, node.node, p) for p in node.step.parts)
     repeated = _repeated(node.step.makes, _whole_shape(sequence, node), grid)
-    return cost_in_tiles(
+    return ns_in_tiles(
         sequence, node.node, node.shape, repeated, started=grid.tiles, threads=threads
     )
 
 
-def cost_of_first_tiles(sequence: Sequence, node: NodeTile, grid: Grid, threads: int) -> int:
+def ns_of_first_tiles(sequence: Sequence, node: NodeTile, grid: Grid, threads: int) -> int:
     """The same of a node that runs in the first tile of each column only."""
     if node.step.crop:
         return 0
     share = prod(node.shape) / max(1, prod(_whole_shape(sequence, node)))
-    return cost_in_tiles(
+    return ns_in_tiles(
         sequence, node.node, node.shape, grid.columns * share,
         started=grid.columns, threads=threads,
     )  # fmt: skip
 
 
-def cost_in_tiles(
+def ns_in_tiles(
     sequence: Sequence,
     node: int,
     made: tuple[int, ...],
@@ -70,14 +70,14 @@ def cost_in_tiles(
     return round(busy * repeated * slower) + started * overhead
 
 
-def cost_of_part(sequence: Sequence, node: int, part: ValuePart) -> int:
+def ns_of_part(sequence: Sequence, node: int, part: ValuePart) -> int:
     """Nanoseconds of one of the nodes that stand for a node: its share of the whole if it is of the
     same type, else those of a copy."""
     name = sequence.view.nodes[node].output[0]
     if part.op == sequence.view.nodes[node].op_type:
         share = prod(part.shape) / max(1, sequence.view.types[name].elements)
-        return cost_in_tiles(sequence, node, part.shape, share, started=1, threads=1)
-    return moving_cost(sequence.part_bytes(name, part.shape))
+        return ns_in_tiles(sequence, node, part.shape, share, started=1, threads=1)
+    return moving_ns(sequence.part_bytes(name, part.shape))
 
 
 def _whole_shape(sequence: Sequence, node: NodeTile) -> tuple[int, ...]:

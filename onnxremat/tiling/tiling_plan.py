@@ -21,8 +21,8 @@ class TilingPlan:
 
     `peak_bytes`: predicted activation peak, with the runtime's bookkeeping of the nodes added;
     `untiled_peak_bytes`: the peak of the model as it is.
-    `extra_cost`: nanoseconds of `onnxremat.importer.costs` that halos, Slices, Concats and
-    the start of kernels add to a run, of which `one_pass` is the time. `nodes_added`: how many
+    `extra_ns`: nanoseconds of `onnxremat.importer.costs` that halos, Slices, Concats and
+    the start of kernels add to a run, of which `one_pass_ns` is the time. `nodes_added`: how many
     more nodes the file has. `threads`, `allow_rounding`: what it was planned for. `recomputed`:
     values that are made again in each tile that reads them rather than kept. `reasons`: why there
     are no regions, or no more of them, one line each. `late`: the time was over before all had been
@@ -32,8 +32,8 @@ class TilingPlan:
     regions: tuple[Region, ...]
     peak_bytes: int
     untiled_peak_bytes: int
-    extra_cost: int
-    one_pass: int
+    extra_ns: int
+    one_pass_ns: int
     nodes_added: int
     threads: int
     allow_rounding: bool
@@ -44,7 +44,7 @@ class TilingPlan:
     @property
     def extra_time(self) -> float:
         """The share of a run that tiling adds, by the cost model."""
-        return self.extra_cost / self.one_pass if self.one_pass else 0.0
+        return self.extra_ns / self.one_pass_ns if self.one_pass_ns else 0.0
 
     def meets(self, budget_bytes: int | None) -> bool:
         """Whether the predicted peak is within the budget; always true without one."""

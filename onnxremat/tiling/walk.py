@@ -15,7 +15,7 @@ from math import inf
 from onnxremat.core.deadline import Deadline
 from onnxremat.tiling.grids import Grid
 from onnxremat.tiling.sequence import Sequence
-from onnxremat.tiling.tile_costs import cost_of_all_tiles, cost_of_first_tiles
+from onnxremat.tiling.tile_costs import ns_of_all_tiles, ns_of_first_tiles
 from onnxremat_rewriters.tile import Box, CannotTile, Demand, NodeTile, TilePlan
 from onnxremat_rewriters.tile.boxes import whole
 
@@ -25,14 +25,14 @@ class TileOfSegment:
     """The sampled tile of a segment, with its nodes in the order of the file. `first`: the one
     before it, if tiles carry.
 
-    `replaced_nodes`, `replaced_cost`: the nodes that tiles stand for, and nanoseconds of their ops;
-    `extra_cost`: what the nodes of all tiles take beyond that, Slices, views and Concats apart."""
+    `replaced_nodes`, `replaced_ns`: the nodes that tiles stand for, and nanoseconds of their ops;
+    `extra_ns`: what the nodes of all tiles take beyond that, Slices, views and Concats apart."""
 
     tile: TilePlan
     first: TilePlan | None
     replaced_nodes: int
-    replaced_cost: int
-    extra_cost: int
+    replaced_ns: int
+    extra_ns: int
 
 
 class TooDearError(Exception):
@@ -68,25 +68,25 @@ class TileWalk:
         self._next_node = sequence.imported.op_nodes[j - 1]
         self._states: dict[int, _WalkState] = {}
         self._tiles: dict[int, TileOfSegment | None] = {}
-        self._least_cost: dict[int, float] = {}
+        self._least_ns: dict[int, float] = {}
         self._first: tuple[int, ...] | None = None
         self._extra = self._replaced = self._replaced_nodes = 0
         self.position = j
         self.failure = ""
 
-    def tile(self, i: int, below_cost: float = inf) -> TileOfSegment | None:
+    def tile(self, i: int, below_ns: float = inf) -> TileOfSegment | None:
         """What a tile of the segment [i, j) does; None if it cannot be cut. Raises TooDearError if
-        that would cost `below_cost` more than the ops that it replaces."""
+        that would cost `below_ns` more than the ops that it replaces."""
         if i in self._tiles:
             return self._tiles[i]
-        if self._least_cost.get(i, 0) >= below_cost:
+        if self._least_ns.get(i, 0) >= below_ns:
             raise TooDearError
         while self.position > i and not self.failure:
-            if self._extra >= below_cost:
+            if self._extra >= below_ns:
                 raise TooDearError
             self._go_back()
         state = self._states.get(i)
-        self._tiles[i] = None if state is None else self._complete(state, i, below_cost)
+        self._tiles[i] = None if state is None else self._complete(state, i, below_ns)
         return self._tiles[i]
 
     def _go_back(self) -> None:
@@ -130,11 +130,11 @@ class TileWalk:
     def _cost(self, nodes: Many[NodeTile], first: Many[NodeTile]) -> int:
         """Nanoseconds in all tiles; what the second tile takes over whole is made once a column."""
         asked = self._grid, self._threads
-        cost = sum(cost_of_all_tiles(self._sequence, node, *asked) for node in nodes)
+        cost = sum(ns_of_all_tiles(self._sequence, node, *asked) for node in nodes)
         made = {(node.node, node.output) for node in nodes}
         for node in first:
             if (node.node, node.output) not in made:
-                cost += cost_of_first_tiles(self._sequence, node, *asked)
+                cost += ns_of_first_tiles(self._sequence, node, *asked)
         return cost
 
     def _leave(self, name: str, index: int) -> None:
@@ -165,15 +165,15 @@ class TileWalk:
             box[axis] = (start, min(size, start + -(-size // tiles)))
         return tuple(box)
 
-    def _complete(self, state: "_WalkState", i: int, below_cost: float) -> TileOfSegment | None:
+    def _complete(self, state: "_WalkState", i: int, below_ns: float) -> TileOfSegment | None:
         """The tile, with what it makes again of what is not held at i."""
         sequence = self._sequence
         tile = state.tile.copy()
-        cost = state.extra_cost
+        cost = state.extra_ns
         left: set[str] = set()
         while True:
-            if cost >= below_cost:
-                self._least_cost[i] = cost
+            if cost >= below_ns:
+                self._least_ns[i] = cost
                 raise TooDearError
             wanted = tile.wanted()
             missing = [
@@ -193,7 +193,7 @@ class TileWalk:
                     return None
                 left.update(names)
         return TileOfSegment(
-            *tile.plans(state.results), state.replaced_nodes, state.replaced_cost, cost
+            *tile.plans(state.results), state.replaced_nodes, state.replaced_ns, cost
         )
 
 
@@ -258,5 +258,5 @@ class _WalkState:
     tile: _Pair
     results: Mapping[str, tuple[Box, Box]]
     replaced_nodes: int
-    replaced_cost: int
-    extra_cost: int
+    replaced_ns: int
+    extra_ns: int

@@ -58,7 +58,7 @@ def test_a_peak_that_the_model_does_not_explain_is_put_down_to_its_node(found: A
     assert explained(peak.nbytes, peak.nbytes - peak.unexplained_bytes)
     beyond = {one.made_by: one.beyond_bytes for one in peak.held if one.beyond_bytes > 65536}
     assert beyond.keys() == {"rows/Sigmoid"}
-    told = sum(one.nbytes for one in peak.held) + peak.scratch_bytes + peak.unexplained_bytes
+    told = sum(one.nbytes for one in peak.held) + peak.workspace_bytes + peak.unexplained_bytes
     assert abs(told - peak.nbytes) < 20_000
     assert {one.made_by for one in peak.held if one.values == ("rows",)} == {"rows"}
 

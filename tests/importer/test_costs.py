@@ -4,7 +4,7 @@ import pytest
 from onnx import NodeProto, helper
 
 from onnxremat.importer import ValueType
-from onnxremat.importer.costs import DEFAULT_COSTS, CostModel, flop_count, moved_bytes, op_cost
+from onnxremat.importer.costs import DEFAULT_COSTS, CostModel, flop_count, moved_bytes, op_ns
 
 node = helper.make_node
 
@@ -133,9 +133,9 @@ def test_the_slower_of_arithmetic_and_memory_counts() -> None:
     costs = CostModel(flop_per_us=1_000, bytes_per_us=500, overhead_ns=7)
     matmul = node("MatMul", "ab", "y")
     shapes = [f32(100, 100), f32(100, 100)]
-    assert op_cost(matmul, shapes, [f32(100, 100)], costs) == 2_000_000 + 7
+    assert op_ns(matmul, shapes, [f32(100, 100)], costs) == 2_000_000 + 7
     transpose = node("Transpose", "x", "y")
-    assert op_cost(transpose, [f32(100, 100)], [f32(100, 100)], costs) == 160_000 + 7
+    assert op_ns(transpose, [f32(100, 100)], [f32(100, 100)], costs) == 160_000 + 7
 
 
 def test_selections_read_what_they_take() -> None:
@@ -165,13 +165,13 @@ def test_selections_read_what_they_take() -> None:
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
 def test_unknown_types_and_missing_operands_cost_the_overhead(op_type: str, domain: str) -> None:
     op = node(op_type, ["x", "", "z"], ["y", ""], domain=domain)
-    assert op_cost(op, [None, None, None], [None, None]) == DEFAULT_COSTS.overhead_ns
-    assert op_cost(op, [], []) == DEFAULT_COSTS.overhead_ns
-    assert op_cost(op, [ValueType("string", (4,))], [None]) >= DEFAULT_COSTS.overhead_ns
+    assert op_ns(op, [None, None, None], [None, None]) == DEFAULT_COSTS.overhead_ns
+    assert op_ns(op, [], []) == DEFAULT_COSTS.overhead_ns
+    assert op_ns(op, [ValueType("string", (4,))], [None]) >= DEFAULT_COSTS.overhead_ns
 
 
 def test_recomputing_an_activation_function_is_cheaper_than_a_convolution() -> None:
     image = f32(1, 64, 56, 56)
-    relu = op_cost(node("Relu", "x", "y"), [image], [image])
-    convolution = op_cost(node("Conv", "xw", "y"), [image, f32(64, 64, 3, 3)], [image])
+    relu = op_ns(node("Relu", "x", "y"), [image], [image])
+    convolution = op_ns(node("Conv", "xw", "y"), [image, f32(64, 64, 3, 3)], [image])
     assert convolution > 10 * relu

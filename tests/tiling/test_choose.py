@@ -166,8 +166,8 @@ def test_predicted_peak_is_profiled_and_measured_and_the_bits_are_the_same(
     assert abs(added - plan.nodes_added) <= 0.1 * added
     cost = after.imported.graph.total_cost() - before.imported.graph.total_cost()
     # The importer's costs do not know that copies are slow and small convolutions slower.
-    assert cost - 0.05 * plan.one_pass <= plan.extra_cost
-    assert plan.extra_cost <= COPY_WEIGHT * cost + 0.25 * plan.one_pass
+    assert cost - 0.05 * plan.one_pass_ns <= plan.extra_ns
+    assert plan.extra_ns <= COPY_WEIGHT * cost + 0.25 * plan.one_pass_ns
     expected = run_outputs(before.feed.source(), before.feed.inputs, before.feed.recipe)
     got = run_outputs(after.released_source(), before.feed.inputs, before.feed.recipe)
     assert different_names(expected, got) == ()
@@ -195,7 +195,7 @@ def test_a_model_without_regions_says_so_in_one_line(
 ) -> None:
     plan = choose(name, share)
     assert plan.regions == ()
-    assert plan.nodes_added == plan.extra_cost == 0
+    assert plan.nodes_added == plan.extra_ns == 0
     (reason,) = plan.reasons
     assert reason.startswith("no part of the model can be cut: ")
     assert word in reason
@@ -286,7 +286,7 @@ def test_every_budget_of_at_least_the_smallest_peak_is_met_and_costs_no_more(nam
         if budget >= smallest.peak_bytes:
             plan = search(name, 1.0).plan(budget, MINUTES)
             assert plan.meets(budget)
-            assert plan.extra_cost <= smallest.extra_cost + TOLERANCE * plan.one_pass
+            assert plan.extra_ns <= smallest.extra_ns + TOLERANCE * plan.one_pass_ns
 
 
 def test_no_budget_below_the_smallest_peak_is_met() -> None:

@@ -4,9 +4,9 @@ A tracer tells every allocation and every release in the order in which they hap
 (see `marks`) cut that sequence into one *segment* for each node, from the mark before it to its
 own. In a segment `begin_bytes` are held from earlier on; `made_bytes` of what it allocates are
 still held at its end (outputs, and what a kernel keeps for the next run), and what the peak has
-beyond both is scratch:
+beyond both is workspace:
 
-    scratch = peak_bytes - begin_bytes - made_bytes
+    workspace = peak_bytes - begin_bytes - made_bytes
 
 Inputs that die at a node are released after it ran, before its mark. Only the standard library is
 needed here: the child process reads the records.
@@ -30,7 +30,7 @@ class Segment:
     made_bytes: int
 
     @property
-    def scratch_bytes(self) -> int:
+    def workspace_bytes(self) -> int:
         """What was held beside earlier values and what the node leaves."""
         return max(self.peak_bytes - self.begin_bytes - self.made_bytes, 0)
 

@@ -8,7 +8,7 @@ one block as large as the farthest end, and every buffer has its fixed place in 
 online: what lies there is never moved, so the block is often larger than the most bytes held at
 once.
 
-Graph outputs, kernel scratch and text do not take part. There is no pattern if an input is no
+Graph outputs, kernel workspace and text do not take part. There is no pattern if an input is no
 tensor or has no declared shape, for a subgraph if a value it captures is no tensor, or with
 `enable_mem_pattern` off.
 

@@ -2,7 +2,7 @@
 
     RunProfile + Recipe -> order -> AllocationPlan -> requests to the allocator -> Prediction
 
-What is needed of a run is its profile: sizes and scratch of every node. A prediction holds for
+What is needed of a run is its profile: sizes and workspace of every node. A prediction holds for
 models that the runtime does not change any more (`OptimizationLevel.NONE`); for others, predict the
 optimized model that it saves.
 
@@ -26,12 +26,12 @@ from onnxremat.ort.emulation.allocation import (
 )
 from onnxremat.ort.emulation.arena import CPU_ARENA, TABLE_SHARE, Arena, ArenaRequest, RegionUse
 from onnxremat.ort.emulation.pattern import MemoryPattern, lay_out
-from onnxremat.ort.emulation.scratch import (
+from onnxremat.ort.emulation.pieces import (
     OUTPUT_LAST,
-    Scratch,
+    WorkspacePieces,
     made_types,
     packed_weights,
-    scratch_of,
+    pieces_of,
     value_bytes,
 )
 from onnxremat.ort.measuring.profile import RunProfile, emulated_order, inner_nodes
@@ -40,7 +40,7 @@ from onnxremat.ort.recipe import CPU_PROVIDER, OptimizationLevel, Recipe
 
 BOOKKEEPING_BYTES = 500
 BOOKKEEPING_NODE_BYTES = 100
-"""What a run keeps beside tensors and scratch: once, and for each node (1.31.1)."""
+"""What a run keeps beside tensors and workspace: once, and for each node (1.31.1)."""
 
 FIRST_TOUCH_BYTES = 64 * 1024
 """Resident beside what is allocated, for each kind of node: the code of its kernel and tables that
@@ -61,7 +61,7 @@ class HeldValue:
 @dataclass(frozen=True)
 class RunPrediction:
     """One run: the most heap and resident bytes above the loaded session, the step of the order
-    at which buffers and scratch are largest, their bytes, and what is held there, largest first.
+    at which buffers and workspace are largest, their bytes, and what is held there, largest first.
     `regions` are those that runs have added to the arena by the end of this one."""
 
     heap_bytes: int
@@ -154,7 +154,7 @@ class _EmulatedRun:
     nbytes: Mapping[str, int]
     taken: tuple[tuple[AllocatedBuffer, ...], ...]
     released: tuple[tuple[AllocatedBuffer, ...], ...]
-    scratch: tuple[Scratch, ...]
+    workspace: tuple[WorkspacePieces, ...]
     late: tuple[bool, ...]
     loaded: tuple[int, ...]
     kinds: int
@@ -181,7 +181,7 @@ class _EmulatedRun:
             sizes,
             tuple(map(tuple, taken)),
             tuple(map(tuple, released)),
-            tuple(scratch_of(model.graph.node[v], profile.nodes.get(v), types) for v in order),
+            tuple(pieces_of(model.graph.node[v], profile.nodes.get(v), types) for v in order),
             tuple(model.graph.node[v].op_type in OUTPUT_LAST for v in order),
             tuple(packed_weights(model)),
             len(set(_kinds([model.graph.node[v] for v in order]))),
@@ -203,12 +203,12 @@ class _EmulatedRun:
         return BOOKKEEPING_BYTES + BOOKKEEPING_NODE_BYTES * len(self.order)
 
     def live(self) -> list[int]:
-        """Bytes of buffers and scratch during each step."""
+        """Bytes of buffers and workspace during each step."""
         held = 0
         live = []
-        for step, scratch in enumerate(self.scratch):
+        for step, workspace in enumerate(self.workspace):
             held += sum(self.nbytes[b.root] for b in self.taken[step])
-            live.append(held + scratch.nbytes)
+            live.append(held + workspace.nbytes)
             held -= sum(self.nbytes[b.root] for b in self.released[step])
         return live
 
@@ -341,8 +341,8 @@ def _simulate(
     warm = memory.allocate(warm_bytes)
     heap, resident = memory.heap_bytes(), memory.resident_bytes()
     memory.free(warm)
-    for step, scratch in enumerate(run.scratch):
-        pieces = [memory.allocate(nbytes) for nbytes in scratch.pieces_bytes if run.late[step]]
+    for step, workspace in enumerate(run.workspace):
+        pieces = [memory.allocate(nbytes) for nbytes in workspace.pieces_bytes if run.late[step]]
         for buffer in run.taken[step]:
             place = places.get(buffer.root) if buffer.kind is AllocationKind.ALLOCATE else None
             if place is not None and block is not None:
@@ -350,9 +350,9 @@ def _simulate(
             else:
                 held[buffer.root] = memory.allocate(run.nbytes[buffer.root])
         if not run.late[step]:
-            pieces = [memory.allocate(nbytes) for nbytes in scratch.pieces_bytes]
-        heap = max(heap, memory.heap_bytes() + scratch.other_bytes)
-        resident = max(resident, memory.resident_bytes() + scratch.other_bytes)
+            pieces = [memory.allocate(nbytes) for nbytes in workspace.pieces_bytes]
+        heap = max(heap, memory.heap_bytes() + workspace.other_bytes)
+        resident = max(resident, memory.resident_bytes() + workspace.other_bytes)
         for handle in pieces:
             memory.free(handle)
         for buffer in run.released[step]:

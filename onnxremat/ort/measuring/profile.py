@@ -1,7 +1,7 @@
 """One run of a model as ONNX Runtime executed it: order, sizes, kernel times, workspace.
 
 The runtime writes two files: a profile (JSON, an event for each kernel with the types and shapes
-of what it made) and memory statistics (CSV, scratch for each node). Nodes are told apart by names
+of what it made) and memory statistics (CSV, workspace for each node). Nodes are told apart by names
 given to a copy of the model: originals may have none, or the same twice, or the same as a node
 inside a subgraph.
 """
@@ -40,7 +40,7 @@ _FEW_INPUTS = 3
 @dataclass(frozen=True)
 class NodeProfile:
     """What one node did. `outputs` follow the node's outputs: None for one that is absent or no
-    tensor. `time_ns` is the median over the runs; `workspace_bytes` is scratch beside inputs and
+    tensor. `time_ns` is the median over the runs; `workspace_bytes` is workspace beside inputs and
     outputs, for a node with subgraphs what their bodies hold at most."""
 
     outputs: tuple[ValueType | None, ...]
@@ -128,8 +128,8 @@ def profile_run(
     nodes = dict(seen.nodes)
     for v in asked:
         if v in counted.segments:
-            scratch = counted.segments[v].scratch_bytes
-            nodes[v] = replace(nodes[v], workspace_bytes=scratch)
+            workspace = counted.segments[v].workspace_bytes
+            nodes[v] = replace(nodes[v], workspace_bytes=workspace)
     unmeasured = tuple(v for v in asked if v not in counted.segments)
     return replace(seen, nodes=nodes, unmeasured=unmeasured, heap=counted)
 
@@ -202,7 +202,7 @@ def _with_own_names(model: onnx.ModelProto, message: str) -> str:
 
 
 def _needs_heap(node: onnx.NodeProto) -> bool:
-    """Whether the scratch of a node has to be counted on the heap."""
+    """Whether the workspace of a node has to be counted on the heap."""
     again = node.op_type in VARIADIC and len(node.input) > _FEW_INPUTS
     return (
         again
@@ -254,10 +254,10 @@ def read_profile(
             by_node.setdefault(index, []).append(event)
         elif not name.startswith(_INNER):
             foreign.setdefault(name, event["args"].get("op_name", name))
-    scratch = _scratch_bytes(stats)
+    workspace = _workspace_bytes(stats)
     nontensors = _Nontensors(model)
     nodes = {
-        index: _node_profile(model.graph.node[index], found, scratch.get(index, 0), nontensors)
+        index: _node_profile(model.graph.node[index], found, workspace.get(index, 0), nontensors)
         for index, found in by_node.items()
     }
     silent = tuple(
@@ -282,22 +282,22 @@ def _top_index(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _scratch_bytes(stats: str) -> dict[int, int]:
-    """Scratch of each top-level node, by index. The runtime adds `_NUMBER` to every name."""
+def _workspace_bytes(stats: str) -> dict[int, int]:
+    """Workspace of each top-level node, by index. The runtime adds `_NUMBER` to every name."""
     rows = csv.DictReader(stats.splitlines())
-    scratch = {}
+    workspace = {}
     for row in rows:
         name = row["#name"].rpartition("_")[0]
         index = _top_index(name)
         if index is not None:
-            scratch[index] = int(row["total_temp_allocations"] or 0)
-    return scratch
+            workspace[index] = int(row["total_temp_allocations"] or 0)
+    return workspace
 
 
 def _node_profile(
     node: onnx.NodeProto,
     events: Sequence[Mapping[str, Any]],
-    scratch_bytes: int,
+    workspace_bytes: int,
     nontensors: "_Nontensors",
 ) -> NodeProfile:
     args = events[0]["args"]
@@ -305,7 +305,7 @@ def _node_profile(
     time_ns = round(median(event["dur"] for event in timed) * 1000)
     hidden = known_workspace_bytes(node.op_type, _types(args.get("input_type_shape", ())))
     outputs = _placed(node, _types(args.get("output_type_shape", ())), nontensors)
-    return NodeProfile(outputs, time_ns, scratch_bytes + hidden)
+    return NodeProfile(outputs, time_ns, workspace_bytes + hidden)
 
 
 def _types(entries: Sequence[Mapping[str, Sequence[int]]]) -> list[ValueType]:

@@ -1,7 +1,7 @@
-"""Kernel scratch: what ONNX Runtime's own memory statistics show, and what they do not.
+"""Kernel workspace: what ONNX Runtime's own memory statistics show, and what they do not.
 
 The statistics add up what a kernel takes from the session's allocator. Some kernels also use C++
-containers, and some take the same scratch again and again. For the operators of
+containers, and some take the same workspace again and again. For the operators of
 `STATISTICS_EXACT` the statistics, with `known_workspace_bytes` added, equal the heap of the
 operator run alone, within a few KB (ONNX Runtime 1.31.1, CPU). Others are counted on the heap
 (see `node_heap`).
@@ -183,11 +183,11 @@ STATISTICS_EXACT = frozenset(
         "Xor",
     }
 )
-"""Op types whose scratch the statistics and `known_workspace_bytes` tell."""
+"""Op types whose workspace the statistics and `known_workspace_bytes` tell."""
 
 
 def known_workspace_bytes(op_type: str, inputs: Sequence[ValueType]) -> int:
-    """Bytes of scratch beyond the statistics, from the types of the inputs a node has.
+    """Bytes of workspace beyond the statistics, from the types of the inputs a node has.
 
     ScatterElements keeps an offset for each index; ScatterND and GatherND one for each slice;
     NonZero reserves all coordinates of all elements; MeanVarianceNormalization squares a copy.

@@ -73,7 +73,7 @@ BELOW, WEIGHT, REFUSED, BACKWARD = range(4)
 
 class UnitArrays(NamedTuple):
     """Units as flat arrays. `pairs` has rows: tensor, output, whether the unit made the tensor.
-    `readers` are units, from `tensor[0, t]`; `tensor[1]` are bytes, `taken` is scratch."""
+    `readers` are units, from `tensor[0, t]`; `tensor[1]` are bytes, `taken` is workspace."""
 
     unit: Ints
     member: Ints
@@ -275,7 +275,7 @@ def _unit_arrays(facts: Facts, joined: Sequence[tuple[int, ...]]) -> UnitArrays:
             [
                 _starts([member.frees for member in flat]),
                 _starts(pairs),
-                [member.made_bytes + member.scratch_bytes for member in flat] + [0],
+                [member.made_bytes + member.workspace_bytes for member in flat] + [0],
                 [member.kept_bytes - member.own_freed_bytes for member in flat] + [0],
             ],
             dtype=np.int64,

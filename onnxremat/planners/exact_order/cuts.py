@@ -115,7 +115,7 @@ class Network:
         self._reached = reached
         self.beside = [
             sum(facts.size[t] for t in op.outputs)
-            + facts.scratch[v]
+            + facts.workspace[v]
             - sum(facts.size[t] for t in {t for t, _ in facts.pairs[v]})
             for v, op in enumerate(graph.ops)
         ]

@@ -37,7 +37,7 @@ class _Member:
     may share a buffer for, `own` of the tensors those made in the unit, which always go here."""
 
     made_bytes: int
-    scratch_bytes: int
+    workspace_bytes: int
     kept_bytes: int
     own_freed_bytes: int
     frees: tuple[int, ...]
@@ -58,7 +58,7 @@ class Facts:
             tuple(dict.fromkeys(t for t in op.inputs if graph.tensors[t].kind is made))
             for op in graph.ops
         ]
-        self.scratch = [op.workspace_bytes if rules.count_workspace else 0 for op in graph.ops]
+        self.workspace = [op.workspace_bytes if rules.count_workspace else 0 for op in graph.ops]
         self.kept = [
             tuple(t for t in op.outputs if graph.readers[t] or t in self.held or rules.unread_held)
             for op in graph.ops
@@ -97,7 +97,7 @@ class Facts:
             result.append(
                 _Member(
                     sum(self.size[t] for t in self.graph.ops[v].outputs),
-                    self.scratch[v],
+                    self.workspace[v],
                     sum(self.size[t] for t in self.kept[v]),
                     sum(self.size[t] for t in going if t in own),
                     tuple(t for t in going if t not in own),
@@ -134,7 +134,7 @@ def run_through(
     `last` are the tensors from other units that no other unit has to read any more."""
     live = most = 0
     for member in members:
-        held = live + member.made_bytes + member.scratch_bytes
+        held = live + member.made_bytes + member.workspace_bytes
         if member.pairs:
             held -= _taken_bytes(member, size, last)
         most = max(most, held)

@@ -3,10 +3,11 @@
 An *exchange* is a map s of the units of a `Walk` (`exact_order.downsets`) onto themselves that
 swaps two disjoint sets A and B of units and leaves all others where they are, with their tensors:
 the k-th output of an op of A and the k-th of the op in its place in B, of equal bytes. It is an
-automorphism if each unit u and s(u) have the same members: equal bytes made, held, freed, scratch;
-s maps what the one reads, frees and makes for itself to what the other does, and its in-place pairs
-to the other's. Pairs are tried in turn, so their order counts, unless all are for one output: then
-the bytes of that output are taken over if any of them can be, whichever comes first.
+automorphism if each unit u and s(u) have the same members: equal bytes made, held, freed,
+workspace; s maps what the one reads, frees and makes for itself to what the other does, and its
+in-place pairs to the other's. Pairs are tried in turn, so their order counts, unless all are for
+one output: then the bytes of that output are taken over if any of them can be, whichever comes
+first.
 
 *Lemma.* An automorphism s maps orders to orders with equal steps, and live(s(S)) = live(S).
 Proof: u reads t if and only if s(u) reads s(t). So an order is topological if and only if its image
@@ -136,7 +137,7 @@ class _Finder:
         keys: list[object] = [
             (
                 tuple(
-                    (m.made_bytes, m.scratch_bytes, m.kept_bytes, m.own_freed_bytes)
+                    (m.made_bytes, m.workspace_bytes, m.kept_bytes, m.own_freed_bytes)
                     for m in members
                 ),
                 tuple(self._size[t] for t in made),
@@ -225,7 +226,7 @@ class _Finder:
             return False
         for a, b in zip(self._members[i], self._members[j], strict=True):
             numbers = (
-                (m.made_bytes, m.scratch_bytes, m.kept_bytes, m.own_freed_bytes) for m in (a, b)
+                (m.made_bytes, m.workspace_bytes, m.kept_bytes, m.own_freed_bytes) for m in (a, b)
             )
             if len(set(numbers)) != 1 or image(a.frees) != set(b.frees) or image(a.own) != b.own:
                 return False

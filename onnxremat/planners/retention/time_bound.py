@@ -95,7 +95,7 @@ def _beside(facts: Facts, rules: MemoryRules) -> list[int]:
     """The least that each op needs beside what is live before it, in any schedule."""
     return [
         sum(facts.size[t] for t in op.outputs)
-        + facts.scratch[v]
+        + facts.workspace[v]
         - sum(facts.size[t] for t in could_be_taken_over(facts.graph, rules, v))
         for v, op in enumerate(facts.graph.ops)
     ]

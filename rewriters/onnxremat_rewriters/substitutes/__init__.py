@@ -1,4 +1,4 @@
-"""`substitute`: nodes whose kernels take much scratch, replaced by others that take less.
+"""`substitute`: nodes whose kernels take much workspace, replaced by others that take less.
 
     Substitution (one module each) -> SUBSTITUTIONS (a row each) -> substitute
 

@@ -20,7 +20,7 @@ def _replace(site: KernelSite) -> None:
     site.need_opset(8)  # before, there is no broadcasting and no buffer
     op, inputs = site.node.op_type, list(site.node.input)
     if len(inputs) < 3:
-        raise NotSubstitutable("fewer than three inputs: the kernel takes no scratch")
+        raise NotSubstitutable("fewer than three inputs: the kernel takes no workspace")
     kind = site.type_of(inputs[0])
     if kind.dtype not in _DTYPES:
         raise NotSubstitutable(f"elements of type {kind.dtype} were not tried")

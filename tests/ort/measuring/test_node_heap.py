@@ -69,7 +69,7 @@ def test_segments_have_what_was_there_before_the_peak_and_what_is_left() -> None
         Segment(20, 25, 5),
         Segment(5, 5, 0),
     )
-    assert [s.scratch_bytes for s in trace.segments] == [7, 50, 0, 0]
+    assert [s.workspace_bytes for s in trace.segments] == [7, 50, 0, 0]
     assert (trace.peak_segment, trace.held_bytes) == (1, {0: 10})
     assert HeapTrace.from_dict(trace.to_dict()) == trace
 
@@ -158,7 +158,7 @@ def test_the_heap_of_a_detector_is_told_node_by_node() -> None:
     assert abs(peak.made_bytes - rows.nbytes) < 1000, "not in place: its size is not known before"
     assert found.nodes[names.index("sums")].workspace_bytes >= 4 * rows.shape[0], "a column"
     picked = names.index("picked")
-    scratch = found.heap.segments[picked].scratch_bytes
+    scratch = found.heap.segments[picked].workspace_bytes
     assert found.nodes[picked].workspace_bytes == scratch > 10_000, "boxes and scores, sorted"
 
 
@@ -176,9 +176,9 @@ def test_nodes_that_the_runtime_puts_casts_around_are_counted_apart() -> None:
         graph, ".", make_inputs(graph), RECIPE_1, found.order, outputs, run_seconds=0, seconds=60
     )
     assert heap.reason == ""
-    scratch = heap.segments[1].scratch_bytes
+    scratch = heap.segments[1].workspace_bytes
     assert scratch > 4 * 8 * 128 * 128, "of the LRN"
-    assert heap.segments[2].scratch_bytes < scratch / 2
+    assert heap.segments[2].workspace_bytes < scratch / 2
 
 
 def resizes() -> onnx.ModelProto:

@@ -260,7 +260,7 @@ def test_workspace_is_what_the_heap_says(
     assert abs(found.nodes[0].workspace_bytes - nbytes) < 2000
     outputs = {0: found.nodes[0].outputs}
     heap = count_heap(graph, Path.cwd(), inputs, RECIPE_1, [0], outputs, run_seconds=0, seconds=60)
-    assert abs(heap.segments[0].scratch_bytes - nbytes) < 4000
+    assert abs(heap.segments[0].workspace_bytes - nbytes) < 4000
 
 
 def test_ops_that_the_statistics_do_not_tell_are_counted_on_the_heap() -> None:

@@ -1,6 +1,6 @@
 """What kernels take beside inputs and outputs, piece by piece, as an allocator sees it.
 
-A profile has the sum of a node's scratch. Where it matters in which pieces it is taken (an arena
+A profile has the sum of a node's workspace. Where it matters in which pieces it is taken (an arena
 cuts them from different chunks), they follow from the operator and the shapes: seen on ONNX Runtime
 1.31.1 by counting malloc around single nodes. One piece is assumed for operators not named here.
 """
@@ -17,7 +17,7 @@ from onnxremat.ort.measuring.profile import NodeProfile, RunProfile
 from onnxremat.ort.measuring.workspace import known_workspace_bytes
 
 OUTPUT_LAST = frozenset({"Einsum", "Max", "Mean", "Min", "Sum", "Where"})
-"""Op types whose kernels take scratch before their output. The bytes are the same, but not where
+"""Op types whose kernels take workspace before their output. The bytes are the same, but not where
 they lie: with one region it made 9% for one training graph."""
 
 _HALVED = ("LRN", "LogSoftmax", "Softmax", "Where")
@@ -28,7 +28,7 @@ _FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Scratch:
+class WorkspacePieces:
     """What a kernel takes while it runs: pieces from the session's allocator, and bytes that it
     takes from malloc whatever the session is told."""
 
@@ -41,17 +41,17 @@ class Scratch:
         return sum(self.pieces_bytes) + self.other_bytes
 
 
-def scratch_of(
+def pieces_of(
     node: onnx.NodeProto, profile: NodeProfile | None, types: Mapping[str, ValueType]
-) -> Scratch:
-    """The scratch of a node; none if there is no profile of it. `types` are of values by name."""
+) -> WorkspacePieces:
+    """The workspace of a node; none if there is no profile of it. `types` are of values by name."""
     total = profile.workspace_bytes if profile is not None else 0
     read = [types.get(name) for name in node.input if name]
     known = [kind for kind in read if kind is not None]
     other = known_workspace_bytes(node.op_type, known) if len(known) == len(read) else 0
     other = min(other, total)
     made = types.get(node.output[0]) if node.output else None
-    return Scratch(tuple(_pieces(node.op_type, total - other, known, made)), other)
+    return WorkspacePieces(tuple(_pieces(node.op_type, total - other, known, made)), other)
 
 
 def _pieces(
