@@ -86,6 +86,9 @@ ONLY_TILES = 0.7
 """For choosing tiles where whole ops have nothing to look for: one alone exceeds the limit, or
 their smallest peak is proved."""
 
+MOST_OF_LIMIT = 0.8
+"""Ops that alone take this share of a limit are replaced: beside them there is always more."""
+
 LEAST_REPLACED_BYTES = 16384
 """Where the smallest peak is asked for, ops that hold less are not replaced: the nodes that would
 stand for them take the runtime some hundred bytes each in a run."""
@@ -116,12 +119,13 @@ class Attempts:
         shares = self._shares(whole)
         part = self.deadline.share(shares.whole)
         first = self._tried(whole, part) if self._possible(whole) else Tried()
-        tried, tiled, base = [first], TriedTiles(), whole
+        tried, tiled, base, starts = [first], TriedTiles(), whole, tuple[Schedule, ...]()
         attempts = [*first.attempts]
         if self._may_cut(whole) and not self._enough(tried):
             order = self._order(whole, shares)
+            starts = (order,)
             if self._keeps(whole, order):
-                tried.append(self._tried(whole, self.deadline.share(shares.tiled), starts=(order,)))
+                tried.append(self._tried(whole, self.deadline.share(shares.tiled), starts=starts))
                 attempts += tried[-1].attempts
             if not self._enough(tried):
                 seconds = ONLY_TILES if first.nothing else shares.tiles
@@ -131,7 +135,7 @@ class Attempts:
                 tried.append(tiled.last)
                 attempts += tiled.attempts
         if not self._enough(tried):
-            again = self._again(whole, first, part, tiled.last)
+            again = self._again(whole, first, part, tiled.last, starts)
             attempts += [one for each in again for one in each.attempts]
             tried += again
         plans, cut = plans_of(tried), self.options.tiles
@@ -159,9 +163,17 @@ class Attempts:
         best = self._best_of(plans_of([first, tiled.last]))
         return taken_of(best, first.attempts + tiled.attempts)
 
-    def _again(self, whole: Subject, first: Tried, part: Deadline, tiled: Tried) -> list[Tried]:
-        """Whole ops in the time that is left, unless tiles were better: the smallest peak, in the
-        seconds that it has where it is asked for, and from there what keeps the limit."""
+    def _again(
+        self,
+        whole: Subject,
+        first: Tried,
+        part: Deadline,
+        tiled: Tried,
+        starts: tuple[Schedule, ...],
+    ) -> list[Tried]:
+        """Whole ops in the time that is left, unless tiles were better: the smallest peak, from
+        where and in the seconds that it has where it is asked for, and from there what keeps the
+        limit."""
         if first.nothing:
             return [self._tried(whole, self.deadline)] if tiled.planned is None else []
         if (
@@ -174,11 +186,11 @@ class Attempts:
         if found and (tiled.planned is not None or not part.passed(CUT_SHORT)):
             return []
         seconds = self.deadline.share(self._shares(whole).smallest)
-        smallest = self._tried(whole, seconds, starts=first.starts, smallest=True)
+        smallest = self._tried(whole, seconds, starts=starts, smallest=True)
         if self.deadline.spent or self._enough([smallest]):
             return [smallest]
-        starts = dict.fromkeys((*smallest.starts, *first.starts))
-        return [smallest, self._tried(whole, self.deadline, starts=tuple(starts))]
+        onward = dict.fromkeys((*smallest.starts, *first.starts))
+        return [smallest, self._tried(whole, self.deadline, starts=tuple(onward))]
 
     def _enough(self, tried: list[Tried]) -> bool:
         """Whether nothing better is looked for: a plan keeps the limit in the time of one pass, or
@@ -416,13 +428,16 @@ def substituted(
     *,
     allow_rounding: bool,
 ) -> Subject:
-    """Substitutes where they are needed: exact ones, which may take time, for ops that alone exceed
-    the limit under `rules`; those that round differently, if they are allowed, for ops that take
-    half of it. For the smallest peak ops that hold little are left as they are."""
+    """Substitutes where they are needed: exact ones, which may take time, for ops that alone take
+    most of the limit under `rules`; those that round differently, if they are allowed, for ops that
+    take half of it. For the smallest peak those that set the bound are replaced, unless they hold
+    little."""
     if budget is None:
-        graph = subject.imported.graph
-        budget = max(peak_bound(graph, rules).nbytes, LEAST_REPLACED_BYTES) - 1
-    chosen = [(substitutions(exact=True), budget + 1)]
+        budget = max(peak_bound(subject.imported.graph, rules).nbytes, LEAST_REPLACED_BYTES)
+        most = budget
+    else:
+        most = min(budget + 1, max(int(MOST_OF_LIMIT * budget), LEAST_REPLACED_BYTES))
+    chosen = [(substitutions(exact=True), most)]
     if allow_rounding:
         chosen.append((substitutions(exact=False), budget // 2))
     for allowed, threshold in chosen:

@@ -117,8 +117,8 @@ def test_kernels_are_cached_when_the_package_is_read_only(tmp_path: Path) -> Non
     for folder in (tmp_path / "onnxremat").rglob("*"):
         folder.chmod(0o555 if folder.is_dir() else 0o444)
     code = (
-        "import onnxremat.planners as p; from onnxremat.planners import _jit, _state;"
-        "print(p.__file__, p.compiled_kernels_cached(), _state.touch._cache.cache_path)"
+        "import onnxremat.planners as p; from onnxremat.planners.search import state;"
+        "print(p.__file__, p.compiled_kernels_cached(), state.touch._cache.cache_path)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
