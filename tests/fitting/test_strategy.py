@@ -5,10 +5,14 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxremat.commands import rewrite as rewriting
 from onnxremat.commands.rewrite import rewrite
+from onnxremat.core.bounds import peak_bound
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import NoPlanFoundError
 from onnxremat.core.problem import Limits, Plan, Planner, Problem, make_plan
@@ -17,6 +21,9 @@ from onnxremat.fitting import strategy as attempts
 from onnxremat.fitting.loop import FIRST_SHARE, SMALLEST_SECONDS, SMALLEST_SHARE
 from onnxremat.fitting.strategy import ONLY_TILES, UNTILED, USUAL
 from onnxremat.options import Options
+from onnxremat.stages import silent
+from onnxremat.subject import prepare
+from onnxremat.targets.recipe_target import RecipeTarget
 from onnxremat.tiling import TilingPlan
 from tests.commands.test_rewrite import diamond
 
@@ -158,3 +165,34 @@ def test_a_limit_has_the_seconds_of_the_smallest_peak(
     assert sum(seconds for _, seconds in seen.given) <= 100
     for name, seconds in smallest.items():
         assert max(given for one, given in seen.given if one == name) >= seconds
+
+
+def masked(path: Path) -> Path:
+    """A Where that broadcasts: in the runtime it holds five times its output."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], "relu"),
+        helper.make_node("Where", ["c", "r", "k"], ["w"], "where"),
+        helper.make_node("Neg", ["w"], ["y"], "neg"),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [64, 256]),
+        helper.make_tensor_value_info("c", TensorProto.BOOL, [1, 256]),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [64, 256])
+    k = numpy_helper.from_array(np.zeros((), np.float32), "k")
+    graph = helper.make_graph(nodes, "masked", inputs, [output], [k])
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize(("share", "replaced"), [(1.1, True), (1.5, False)])
+def test_ops_that_alone_take_most_of_a_limit_are_replaced(
+    tmp_path: Path, share: float, replaced: bool
+) -> None:
+    """Beside them there is always more, so that whatever the smallest peak needs is there."""
+    subject = prepare(masked(tmp_path / "m.onnx"), OPTIONS)
+    rules = RecipeTarget.rules
+    limit = int(share * peak_bound(subject.imported.graph, rules).nbytes)
+    made = attempts.substituted(subject, limit, rules, silent, allow_rounding=False)
+    assert [one.op_type for one in made.replaced] == ["Where"] * replaced
