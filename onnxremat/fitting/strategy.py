@@ -95,7 +95,8 @@ stand for them take the runtime some hundred bytes each in a run."""
 
 WORTH_REORDERING = 0.9
 """Tiles are chosen in the file's own order unless another one has this share of its peak, or less:
-what can be cut together lies together there, as it was written, layer by layer."""
+what can be cut together lies together there, as it was written, layer by layer. Where nothing can,
+the other one is next."""
 
 CUT_SHORT = 0.8
 """Whole ops that took this share of their seconds would have been searched on."""
@@ -322,8 +323,8 @@ class Attempts:
         good; `choosing` and `planning` are the shares of all seconds for them, and for planning
         the model in them each time."""
         self.progress(CHOOSING)
-        order = self._order_of_tiles(whole, order)
-        base = ordered_subject(whole, order, self.target.rules)
+        orders = list(dict.fromkeys((self._order_of_tiles(whole, order), order)))
+        base = ordered_subject(whole, orders.pop(0), self.target.rules)
         budget, part = self.budget, self.deadline.share(choosing, busy=True)
         search = TileSearch(base, self._tiling, part)
         found = TriedTiles()
@@ -334,6 +335,10 @@ class Attempts:
             began, asked = time.perf_counter(), self._part_of_budget(share)
             with part.passing():
                 tiling = search.plan(asked, part.left_seconds)
+                if orders and not (tiling.regions or tiling.late):
+                    base = ordered_subject(whole, orders.pop(), self.target.rules)
+                    search = TileSearch(base, self._tiling, part)
+                    tiling = search.plan(asked, part.left_seconds)
             if budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
                 tiling = self._descended(search, ONLY_TILES - choosing)
             untried = partial(found.with_untried, tiling, asked, time.perf_counter() - began)
