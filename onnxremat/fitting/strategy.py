@@ -323,10 +323,14 @@ class Attempts:
         good; `choosing` and `planning` are the shares of all seconds for them, and for planning
         the model in them each time."""
         self.progress(CHOOSING)
-        orders = list(dict.fromkeys((self._order_of_tiles(whole, order), order)))
-        base = ordered_subject(whole, orders.pop(0), self.target.rules)
         budget, part = self.budget, self.deadline.share(choosing, busy=True)
-        search = TileSearch(base, self._tiling, part)
+
+        def searched_in(order: Schedule) -> tuple[Subject, TileSearch]:
+            subject = ordered_subject(whole, order, self.target.rules)
+            return subject, TileSearch(subject, self._tiling, part)
+
+        orders = list(dict.fromkeys((self._order_of_tiles(whole, order), order)))
+        base, search = searched_in(orders.pop(0))
         found = TriedTiles()
         for share in TILING_TARGETS:
             if share is not None and found.tiling is not None and not found.tiling.meets(budget):
@@ -335,9 +339,9 @@ class Attempts:
             began, asked = time.perf_counter(), self._part_of_budget(share)
             with part.passing():
                 tiling = search.plan(asked, part.left_seconds)
-                if orders and not (tiling.regions or tiling.late):
-                    base = ordered_subject(whole, orders.pop(), self.target.rules)
-                    search = TileSearch(base, self._tiling, part)
+            if orders and not (tiling.regions or tiling.late):
+                base, search = searched_in(orders.pop())
+                with part.passing():
                     tiling = search.plan(asked, part.left_seconds)
             if budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
                 tiling = self._descended(search, ONLY_TILES - choosing)
