@@ -1,11 +1,30 @@
 """Models that several tests run, built once."""
 
+import re
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import pytest
 
 from models import BUILDERS
+
+STATUS = Path("/proc/self/status")
+"""What Linux knows about this process."""
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_left_as_it_was() -> Iterator[None]:
+    """A CP-SAT solver that catches Ctrl-C leaves the process without a handler, which Python does
+    not notice: the next test that interrupts itself would end the whole run."""
+    yield
+    if STATUS.exists():
+        caught = re.search(r"^SigCgt:\s*(\w+)$", STATUS.read_text(encoding="ascii"), re.MULTILINE)
+        assert caught is not None
+        if not int(caught[1], 16) >> (signal.SIGINT - 1) & 1:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            pytest.fail("SIGINT has no handler any more")
 
 
 @pytest.fixture(scope="session")

@@ -105,6 +105,7 @@ def smallest_by_cp_sat(blocks: list[Block]) -> int:
     model.minimize(arena)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
+    solver.parameters.catch_sigint_signal = False
     assert solver.solve(model) == cp_model.OPTIMAL
     return int(solver.objective_value)
 
