@@ -4,11 +4,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
 from onnxremat.core.problem import Limits
+from onnxremat.core.work import EVALUATION_SECONDS, WorkClock
 
 T = TypeVar("T")
 
@@ -31,28 +32,31 @@ class Deadline:
     `count`), or once its `stop()` is true.
 
     Seconds pass from the start, or with `waits` only inside `passing()`. What passes of a part
-    (`parent`) passes of the whole. `now` is the clock; `busy` the one of what a single thread does,
-    which counts no seconds while others have the processor, so that it ends at about the same place
-    each time. `cut_short` once anybody was told that it is over.
+    (`parent`) passes of the whole; that of another whose clock goes on meanwhile (`beside`) passes
+    by its own clock. `now` is the clock, if it is not that of the limits; `busy` the one of what a
+    single thread does, which counts no seconds while others have the processor, so that it ends at
+    about the same place each time. `cut_short` once anybody was told that it is over.
     """
 
     def __init__(
         self,
         limits: Limits,
         *,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] | None = None,
         busy: Callable[[], float] = time.thread_time,
         waits: bool = False,
         parent: "Deadline | None" = None,
+        beside: "Deadline | None" = None,
     ) -> None:
         self.limits = limits
-        self.now, self.busy = now, busy
+        self.now = now or limits.work or time.monotonic
+        self.busy = busy
         self.iterations = 0
         self.cut_short = False
         self.lock = threading.Lock()
-        self._parent = parent
+        self._parent, self._beside = parent, beside
         self._passed = 0.0
-        self._began = None if waits else now()
+        self._began = None if waits else self.now()
 
     @classmethod
     def of_planning(cls, limits: Limits) -> "Deadline":
@@ -82,7 +86,8 @@ class Deadline:
     @property
     def whole(self) -> "Deadline":
         """What this is a part of."""
-        return self if self._parent is None else self._parent.whole
+        whole = self._parent or self._beside
+        return self if whole is None else whole.whole
 
     def passed(self, share: float) -> bool:
         """Whether so much of the seconds has passed."""
@@ -133,8 +138,18 @@ class Deadline:
             self.iterations += iterations
 
     def forgive(self, seconds: float) -> None:
-        """Let seconds that have passed not count."""
-        self._passed -= seconds
+        """Let seconds that have passed not count; where work is counted they do not anyway."""
+        if self.limits.work is None:
+            self._passed -= seconds
+
+    def worked(self, seconds: float) -> None:
+        """Note work that takes so many seconds, where work is counted (`Limits.work`)."""
+        if self.limits.work is not None:
+            self.limits.work.worked(seconds)
+
+    def evaluated(self, ops: int) -> None:
+        """Note that a schedule of so many ops was made and measured, or work like that."""
+        self.worked(EVALUATION_SECONDS * ops)
 
     def restart(self, limits: Limits) -> None:
         """Begin anew with other limits, for whoever holds this."""
@@ -149,6 +164,12 @@ class Deadline:
         """A share of all seconds, or what is left if that is less; by the clock of this thread if
         it is to count only what the thread does (`busy`)."""
         return self._of(share * self.limits.seconds, self.busy if busy else self.now)
+
+    def counting_work(self, share: float) -> "Deadline":
+        """A share of all seconds, of counted work: what is done in it is the same each time. The
+        seconds of this one go on meanwhile, but do not end it."""
+        limits = replace(self.limits, seconds=share * self.limits.seconds, work=WorkClock())
+        return Deadline(limits, waits=True, beside=self)
 
     def until(self, share: float) -> "Deadline":
         """What ends when that share of all seconds has passed."""
@@ -183,11 +204,14 @@ class Deadline:
     @contextmanager
     def passing(self) -> Iterator[None]:
         """Inside, the seconds of what waits pass."""
-        began = self.now()
-        try:
-            yield
-        finally:
-            self._pass(self.now() - began)
+        if self.limits.work is not None:
+            self.limits.work.resume()
+        with nullcontext() if self._beside is None else self._beside.passing():
+            began = self.now()
+            try:
+                yield
+            finally:
+                self._pass(self.now() - began)
 
     def _pass(self, seconds: float) -> None:
         self._passed += seconds

@@ -30,6 +30,7 @@ from enum import StrEnum
 from onnxremat.core.graph import Graph
 from onnxremat.core.memory import MemoryRules, profile
 from onnxremat.core.schedule import Schedule, check
+from onnxremat.core.work import WorkClock
 
 
 class PlanStatus(StrEnum):
@@ -81,8 +82,9 @@ class Progress:
 class Limits:
     """When to stop. The same seed and iterations give the same plan; `seconds` may cut it short.
 
-    `iterations` None means that only the time limits. `stop()` is asked now and then; once it is
-    true the planner returns the best plan it has.
+    `iterations` None means that only the time limits. With `work` the seconds are those of that
+    clock: the same plan again, from planners that say what they do (`PlannerInfo.counts_work`).
+    `stop()` is asked now and then; once it is true the planner returns the best plan it has.
     """
 
     seconds: float = 60.0
@@ -90,6 +92,7 @@ class Limits:
     seed: int = 0
     on_progress: Callable[[Progress], None] | None = None
     stop: Callable[[], bool] | None = None
+    work: WorkClock | None = None
 
 
 @dataclass(frozen=True)

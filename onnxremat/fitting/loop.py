@@ -166,26 +166,30 @@ def smallest_within(
 ) -> Found[M]:
     """The plan of the smallest peak that is found, or a faster one of about that peak, measured.
 
-    With a budget, the smallest alone, in as many seconds: what is found without one keeps the
-    budget if it can be kept. Raises PlanMissedError if it does not.
+    With a budget, the same plan, which keeps every budget from its peak on; the smallest itself if
+    it does not. Raises PlanMissedError if neither does.
     """
     rounds, limit = _Rounds(problem, planner, deadline, runtime), problem.budget_bytes
-    best = rounds.plan(None, SMALLEST_SHARE * deadline.left_seconds)
-    if limit is None and best.plan.extra_time > 0 and not deadline.spent:
-        most = int((1 + ALIKE) * best.plan.peak_bytes)
-        faster = rounds.plan(most, deadline.left_seconds, (best.plan.schedule,))
-        if faster.plan.meets(most) and faster.plan.time_cost < best.plan.time_cost:
-            rounds.ended(best, "refused: another plan of about that peak takes less time")
-            best = faster
+    smallest = rounds.plan(None, SMALLEST_SHARE * deadline.left_seconds)
+    plans = [smallest]
+    if smallest.plan.extra_time > 0 and not deadline.spent:
+        most = int((1 + ALIKE) * smallest.plan.peak_bytes)
+        faster = rounds.plan(most, deadline.left_seconds, (smallest.plan.schedule,))
+        if faster.plan.meets(most) and faster.plan.time_cost < smallest.plan.time_cost:
+            plans.insert(0, faster)
         else:
             rounds.ended(faster, "refused: it takes no less time, or more memory")
-    forecast = runtime.forecast(best.plan)
-    made = runtime.make(forecast)
-    taken = made.measured_bytes
-    if limit is None or taken <= limit:
-        return rounds.found(best, forecast, made)
-    rounds.ended(best, f"refused: measured {_above(taken, limit)}", forecast, made)
-    raise rounds.missed(best.plan, limit, taken)
+    taken = 0
+    for one in plans:
+        forecast = runtime.forecast(one.plan)
+        made = runtime.make(forecast)
+        taken = made.measured_bytes
+        if limit is None or taken <= limit:
+            if one is not smallest:
+                rounds.ended(smallest, "refused: another plan of about that peak takes less time")
+            return rounds.found(one, forecast, made)
+        rounds.ended(one, f"refused: measured {_above(taken, limit)}", forecast, made)
+    raise rounds.missed(smallest.plan, limit or 0, taken)
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,8 @@ class Attempts:
         cut = self._may_cut(whole)
         order = self._order(whole, shares) if cut else None
         starts = () if order is None else (order,)
-        first = Tried(self._planned(whole, self.deadline.share(shares.smallest), starts=starts))
+        part = self._same_each_time(shares.smallest)
+        first = Tried(self._planned(whole, part, starts=starts))
         if order is None or self.deadline.stopped():
             return taken_of(self._best_of(plans_of([first])), first.attempts)
         seconds = ONLY_TILES if self._is_least(whole, first) else shares.tiles
@@ -172,9 +173,8 @@ class Attempts:
         tiled: Tried,
         starts: tuple[Schedule, ...],
     ) -> list[Tried]:
-        """Whole ops in the time that is left, unless tiles were better: the smallest peak, from
-        where and in the seconds that it has where it is asked for, and from there what keeps the
-        limit."""
+        """Whole ops in the time that is left: the smallest peak, as where it is asked for, and from
+        there what keeps the limit, unless that was found."""
         if first.nothing:
             return [self._tried(whole, self.deadline)] if tiled.planned is None else []
         if (
@@ -183,12 +183,12 @@ class Attempts:
             or isinstance(first.missed, InfeasibleError)
         ):
             return []
-        found = first.planned is not None
-        if found and (tiled.planned is not None or not part.passed(CUT_SHORT)):
-            return []
-        seconds = self.deadline.share(self._shares(whole).smallest)
+        seconds = self._same_each_time(self._shares(whole).smallest)
         smallest = self._tried(whole, seconds, starts=starts, smallest=True)
         if self.deadline.spent or self._enough([smallest]):
+            return [smallest]
+        found = first.planned is not None
+        if found and (tiled.planned is not None or not part.passed(CUT_SHORT)):
             return [smallest]
         onward = dict.fromkeys((*smallest.starts, *first.starts))
         return [smallest, self._tried(whole, self.deadline, starts=tuple(onward))]
@@ -213,6 +213,13 @@ class Attempts:
         except NotTrainingError:
             return USUAL
         return TRAINING
+
+    def _same_each_time(self, share: float) -> Deadline:
+        """A share of all seconds, of counted work if the planner counts it: what `--mem min` does
+        in it, and planning for a limit does again."""
+        if self.options.iterations is None and PLANNERS[self.options.planner].counts_work:
+            return self.deadline.counting_work(share)
+        return self.deadline.share(share)
 
     def _bound(self, subject: Subject) -> PeakBound | None:
         rules = self.target.bound_rules
@@ -359,8 +366,9 @@ class Attempts:
             if not self._possible(tiled):
                 found = untried("one op of the model in tiles exceeds the limit alone")
                 continue
-            seconds = self.deadline.share(planning)
-            one = self._tried(tiled, seconds, tiling=tiling, smallest=share is None)
+            smallest = share is None
+            limits = self._same_each_time(planning) if smallest else self.deadline.share(planning)
+            one = self._tried(tiled, limits, tiling=tiling, smallest=smallest)
             found = found.with_tried(tiling, one)
             if one.planned is not None:
                 break
@@ -394,7 +402,7 @@ class Attempts:
         own = own_schedule(whole.imported, ExecutionOrder(self.options.order))
         if self.options.planner == "given_order":
             return own
-        part = self.deadline.share(shares.order)
+        part = self._same_each_time(shares.order)
         problem = Problem(graph, self.target.rules, max_copies=1)
         with part.passing():
             return PLANNERS["reorder"].function(problem, part.granting(part.left_seconds)).schedule

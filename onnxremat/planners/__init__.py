@@ -31,6 +31,8 @@ class PlannerInfo:
     guarantee: str
     complexity: str
     use: str
+    counts_work: bool = False
+    """Whether it says what work it does, for `Limits.work`."""
 
     @property
     def function(self) -> "Planner":
@@ -51,6 +53,7 @@ PLANNERS: Mapping[str, PlannerInfo] = {
             ),
             complexity="that of its parts, which share the limits",
             use="always, unless algorithms are to be compared",
+            counts_work=True,
         ),
         PlannerInfo(
             "given_order",
@@ -60,6 +63,7 @@ PLANNERS: Mapping[str, PlannerInfo] = {
             guarantee="none",
             complexity="O(steps + reads)",
             use="to see what a model takes as it is",
+            counts_work=True,
         ),
         PlannerInfo(
             "reorder",
@@ -77,6 +81,7 @@ PLANNERS: Mapping[str, PlannerInfo] = {
                 "with the limits"
             ),
             use="memory that costs no time; with --no-recompute",
+            counts_work=True,
         ),
         PlannerInfo(
             "local_search",
@@ -88,6 +93,7 @@ PLANNERS: Mapping[str, PlannerInfo] = {
             guarantee="none; optimal where a proved bound is reached",
             complexity="3 to 10 microseconds a move with 1,000 ops; ends with the limits",
             use="any graph: what auto spends most of its time in",
+            counts_work=True,
         ),
         PlannerInfo(
             "greedy",

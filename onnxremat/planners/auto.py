@@ -64,7 +64,7 @@ def auto(problem: Problem, limits: Limits) -> Plan:
     without recomputation (if it meets the budget it is optimal, for it takes the time of one pass),
     then `local_search` from what was found (in training graphs from what the planners for those
     find, too), and at last constraint programming on its plan (`windows`), which proves small ones
-    and improves others.
+    and improves others (its work cannot be counted: it is left out where `Limits.work` is).
 
     Parts on both sides of a cut are not planned alone: the whole may make the value that crosses
     again, which the part behind cannot (tests/planners/search/test_repeated_blocks.py has an
@@ -98,7 +98,12 @@ def auto(problem: Problem, limits: Limits) -> Plan:
         starts = dict.fromkeys((plan.schedule, *ordered, *problem.starts))
         warm = replace(problem, starts=tuple(starts))
         plan = _better(problem, plan, local_search(warm, deadline.limited(share)))
-    if plan.status is not PlanStatus.FEASIBLE or problem.budget_bytes is None or deadline.over():
+    if (
+        plan.status is not PlanStatus.FEASIBLE
+        or problem.budget_bytes is None
+        or limits.work is not None
+        or deadline.over()
+    ):
         return _named(plan)
     return _named(_settled(problem, plan, deadline))
 

@@ -149,6 +149,7 @@ def _equal_segments(split: TrainingSplit, chooser: Chooser) -> Iterator[bool]:
         return
     for stages in found:
         for sequence in every_number(len(stages.forward)):
+            chooser.deadline.evaluated(len(chooser.problem.graph.ops))
             chooser.show_sequence(stages, sequence)
             yield True
 
@@ -160,6 +161,7 @@ def _attempts(chooser: Chooser, stages: Stages, sequences: Sequence[Operations])
     for index in halving(len(sequences)):
         if index >= slowest or chooser.deadline.over():
             continue
+        chooser.deadline.evaluated(len(chooser.problem.graph.ops))
         found = chooser.show_sequence(stages, sequences[index])
         if chooser.meets(found):
             slowest = index

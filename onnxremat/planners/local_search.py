@@ -109,8 +109,8 @@ def _search(
 
 
 def _threads(limits: Limits) -> int:
-    """One where iterations are limited, for what threads do by then differs from run to run."""
-    if limits.iterations is not None:
+    """One where iterations or work are limited: what threads do by then differs from run to run."""
+    if limits.iterations is not None or limits.work is not None:
         return 1
     return min(MOST_THREADS, usable_processors())
 
@@ -127,6 +127,7 @@ def _scored(problem: Problem, schedules: Iterable[Schedule], deadline: Deadline)
     """The best of the schedules, and behind it others that cycles start from, too."""
     found, enough = [], deadline.until(STARTS_SHARE)
     for schedule in dict.fromkeys(schedules):
+        deadline.evaluated(len(problem.graph.ops))
         found.append(score(problem, schedule))
         if enough.over():
             break

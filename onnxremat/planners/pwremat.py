@@ -104,6 +104,7 @@ def sweep(problem: Problem, deadline: Deadline, *, share: float = 1.0) -> Iterat
         if bag <= WIDEST and not deadline.over():
             made = path_schedule(graph, spined, deadline=deadline)
         if made is not None:
+            deadline.evaluated(len(graph.ops))
             found = score(problem, _with_few_copies(problem, made))
             yield TriedSpine(name, own_spine, bag, found)
         else:

@@ -106,6 +106,7 @@ def sweep(
                     deadline=deadline,
                 )
             if made is not None:
+                deadline.evaluated(len(graph.ops))
                 yield TriedDecomposition(
                     k, early, len(made), score(problem, without_unread(graph, made))
                 )

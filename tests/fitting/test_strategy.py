@@ -77,7 +77,10 @@ def model(tmp_path: Path) -> Path:
 def used(monkeypatch: pytest.MonkeyPatch, *, late: bool = False) -> Used:
     """Planners and tiles that use all their seconds for nothing."""
     made = Used(late=late)
-    planners = {name: SimpleNamespace(function=made.planner(name)) for name in ("auto", "reorder")}
+    planners = {
+        name: SimpleNamespace(function=made.planner(name), counts_work=False)
+        for name in ("auto", "reorder")
+    }
     monkeypatch.setattr(attempts, "PLANNERS", planners)
     monkeypatch.setattr(attempts, "TileSearch", made.search)
     planning = partial(Deadline, now=made.now, busy=made.now, waits=True)

@@ -38,6 +38,9 @@ SLOTS = 500
 PARALLEL_FROM = 96
 """Stages from which on the tables of C_MP are filled by several threads."""
 
+DIAGONAL_SECONDS, CELL_SECONDS = 1e-3, 3e-5
+"""Of work, counted for a diagonal of tiles of C_MP, and for a row of slots of C_FL."""
+
 
 def _slots(size: int, slot_bytes: int) -> int:
     return -(-size // slot_bytes)
@@ -136,6 +139,7 @@ class PersistentTable:
         with ThreadPoolExecutor(threads) as pool:
             for d in range(tiles):
                 deadline.ask()
+                deadline.worked(DIAGONAL_SECONDS)
                 jobs = [
                     pool.submit(
                         _chain_kernels.fill_tiles, self.table, self.columns, d, k, threads, costs
@@ -218,6 +222,7 @@ class FloatingTable:
         for d in range(n):
             for s in range(n - d):
                 deadline.ask()
+                deadline.worked((d + 1) * CELL_SECONDS)
                 for t in range(s, s + d + 1):
                     self._fill(s, t, s + d)
 

@@ -329,6 +329,7 @@ def show_all(
         for sequence in sequences(len(stages.forward)):
             if chooser.deadline.over():
                 break
+            chooser.deadline.evaluated(len(chooser.problem.graph.ops))
             chooser.show_sequence(stages, sequence)
     return described(found)
 

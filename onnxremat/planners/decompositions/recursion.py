@@ -30,6 +30,9 @@ from onnxremat.planners.decompositions.tree_decomposition import Separators
 
 Call = tuple[int, list[int]]
 
+CALL_SECONDS = 1.3e-5
+"""Of work, counted for each call."""
+
 
 @dataclass(slots=True)
 class Frame:
@@ -113,6 +116,7 @@ class _RecursionRun:
                     self.stack.pop()
                 else:
                     self._call(*call)
+                deadline.worked(CALL_SECONDS)
                 if len(self.steps) > most_steps or deadline.over():
                     return False
         return True

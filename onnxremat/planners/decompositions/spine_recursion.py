@@ -31,6 +31,9 @@ from onnxremat.core.graph import Graph
 from onnxremat.core.schedule import Schedule
 from onnxremat.planners.decompositions.path_decomposition import PathDecomposition, Spined
 
+ITEM_SECONDS = 8e-5
+"""Of work, counted for each item that is expanded."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -260,6 +263,7 @@ class Spine:
             if not possible:
                 continue
             expanded += 1
+            deadline.worked(ITEM_SECONDS)
             if expanded > most_items or (expanded % 256 == 0 and deadline.over()):
                 return None
             stack.extend(self.items(item))

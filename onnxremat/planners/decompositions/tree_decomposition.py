@@ -31,6 +31,9 @@ POLLING_SECONDS = 0.02
 LONGEST_SECONDS = 3600.0
 """For one decomposition by goatd."""
 
+EDGE_SECONDS = 1e-5
+"""Of work, counted for each edge then."""
+
 
 class DecompositionError(ValueError):
     """Bags and tree edges that are no decomposition of a graph; the message says why."""
@@ -110,6 +113,7 @@ def tree_decomposition(
 def _by_goatd(count: int, edges: Sequence[Edge], seed: int, deadline: Deadline) -> Any:
     goatd = importlib.import_module("goatd")
     graph = goatd.Graph(count, list(edges))
+    deadline.worked(EDGE_SECONDS * len(edges))
     most = max(1, int(1000 * min(deadline.left_seconds, LONGEST_SECONDS)))
 
     def work() -> Any:

@@ -54,6 +54,8 @@ FIRST_PULL = 0.25
 MOST_BYTES = 1 << 28
 """Of all arrays together, about."""
 MOST_UNITS = 30_000
+STATE_SECONDS, UNIT_SECONDS = 1.5e-6, 3.5e-9
+"""Of work, counted for a state, and for each unit of the graph beside that."""
 
 Shorts = npt.NDArray[np.int16]
 
@@ -159,6 +161,7 @@ class _Beam:
         self._deadline = deadline
         self._most_states = most_states
         self._words = (len(self.units) + 63) // 64
+        self._state_seconds = STATE_SECONDS + len(self.units) * UNIT_SECONDS
 
     def over(self) -> bool:
         """Whether to stop now."""
@@ -206,6 +209,7 @@ class _Beam:
             adopt(arrays, now, then, found, chosen, backward)
             now, then, held = then, now, len(chosen)
             self.states += held
+            self._deadline.worked(held * self._state_seconds)
             if not held:
                 self.proved_bytes = 0 if dropped else int(tally[REFUSED])
                 return None

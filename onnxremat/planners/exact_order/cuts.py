@@ -28,6 +28,9 @@ from onnxremat.planners.search.flat import Ints
 _FORCED = 1 << 52
 _LOOKS = 16
 
+FLOW_SECONDS = 7e-7
+"""Of work, counted for a maximum flow, for each op."""
+
 
 @dataclass(frozen=True)
 class CutBound:
@@ -57,6 +60,7 @@ def cut_bound(
     for count, v in enumerate(by_live_bytes(facts, network.beside)[:most_ops]):
         if count % _LOOKS == 0 and deadline.over():
             break
+        deadline.worked(FLOW_SECONDS * len(graph.ops))
         nbytes, before = network.around(v)
         if nbytes > best.nbytes:
             best = CutBound(nbytes, v, before)

@@ -24,6 +24,7 @@ from onnxremat.core.problem import Limits, Plan, Problem, make_plan
 from onnxremat.core.schedule import Schedule
 from onnxremat.planners.exact_order.cuts import cut_bound
 from onnxremat.planners.exact_order.downsets import DownsetWalk
+from onnxremat.planners.exact_order.rising_threshold import STATE_SECONDS
 from onnxremat.planners.search.engine import make_ready
 
 CUT_SHARE = 0.1
@@ -138,6 +139,7 @@ def _changed(
         if most_tries is not None and tries >= most_tries:
             break
         tries += 1
+        deadline.evaluated(len(graph.ops))
         changed = list(ranks)
         v, w = draw.choice(visit.pairs)
         if draw.random() < 0.5:
@@ -204,6 +206,7 @@ class _PostorderSearch:
                     return answer
                 continue
             self.states += 1
+            self._deadline.worked(STATE_SECONDS)
             if self.states == self._most_states or (
                 self.states % _LOOKS == 0 and self._deadline.over()
             ):

@@ -43,6 +43,8 @@ from onnxremat.planners.exact_order.twins import Twins, canonical, twins
 
 _LOOKS = 256
 _FEW_STATES = 64
+STATE_SECONDS = 1e-4
+"""Of work, counted for a state."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ class _ThresholdSearch:
     def _exhausted(self) -> bool:
         if self._most_states is not None and self.states >= self._most_states:
             return True
+        self._deadline.worked(STATE_SECONDS)
         return self.states % _LOOKS == 0 and self._deadline.over()
 
     def _choices(self, threshold: int, goal: int) -> Iterator[int]:

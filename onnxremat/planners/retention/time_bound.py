@@ -29,7 +29,7 @@ from onnxremat.core.deadline import ENDLESS, Deadline
 from onnxremat.core.graph import Graph
 from onnxremat.core.memory import MemoryRules
 from onnxremat.core.problem import Problem
-from onnxremat.planners.exact_order.cuts import Network, by_live_bytes
+from onnxremat.planners.exact_order.cuts import FLOW_SECONDS, Network, by_live_bytes
 from onnxremat.planners.exact_order.downsets import Facts
 from onnxremat.planners.search.flat import Floats
 
@@ -65,6 +65,7 @@ def extra_time_bound(
     for v in by_live_bytes(facts, network.beside)[:_LOOKED_AT]:
         if deadline.over():
             break
+        deadline.worked(FLOW_SECONDS * len(graph.ops))
         live, _ = network.least(v, size)
         if live > rooms[v]:
             lacking.append((rooms[v] - live, v))
@@ -73,6 +74,7 @@ def extra_time_bound(
     for _, v in sorted(lacking)[:_MOST_OPS]:
         if deadline.over():
             break
+        deadline.worked(_PRICES * FLOW_SECONDS * len(graph.ops))
         best = max(best, _priced_bound(facts, network, v, rooms[v], cost))
     return int(np.ceil(best - 1e-6 * max(best, 1.0)))
 

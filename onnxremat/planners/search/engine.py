@@ -60,6 +60,7 @@ def best_of(problem: Problem, schedules: Iterable[Schedule], deadline: Deadline 
     """
     best = None
     for schedule in schedules:
+        deadline.evaluated(len(problem.graph.ops))
         other = score(problem, schedule)
         if best is None or other.better_than(best, problem.budget_bytes):
             best = other
@@ -126,6 +127,10 @@ def usable_processors() -> int:
     return os.cpu_count() or 1
 
 
+ITERATION_SECONDS, OP_SECONDS = 1e-6, 2e-9
+"""Of work, counted for an iteration, and for each op beside that: lifetimes are longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cooling:
     """How a cycle runs.
@@ -168,6 +173,7 @@ class Engine:
         self.chunk = max(200, 4_000_000 // (ops + 200))
         self.rule = np.array([problem.max_copies or NO_LIMIT, problem.fixed_order], dtype=np.int64)
         self.time_unit = max(problem.graph.total_cost() / max(ops, 1), 1e-9)
+        self.iteration_seconds = ITERATION_SECONDS + ops * OP_SECONDS
         self.least_time = max(least_time, problem.graph.total_cost())
         self.stream = stream
         self.chunks = 0
@@ -240,6 +246,7 @@ class Engine:
         )
         self.chunks += 1
         self.deadline.count(iterations)
+        self.deadline.worked(iterations * self.iteration_seconds)
         found = Score(self.best.schedule, int(tally[3]), int(tally[2]))
         if found.better_than(self.best, target):
             schedule = Schedule(tuple(best[: tally[1]].tolist()))
