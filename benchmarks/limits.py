@@ -147,7 +147,7 @@ def outcome(subject: Subject, target: Target, limit: str, options: Options) -> O
             subject, budget, target.rules, silent, allow_rounding=options.allow_rounding
         )
         deadline = Deadline.of_planning(Limits(options.time_limit, seed=options.seed))
-        planned = Attempts(target, options, budget, deadline, silent).best(whole)
+        planned = Attempts(target, options, budget, deadline, silent).best(whole, subject)
     except (InfeasibleError, NoPlanFoundError) as error:
         seconds = time.perf_counter() - began
         return Outcome(budget, None, error.exit_code, str(error), seconds)

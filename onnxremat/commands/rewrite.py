@@ -197,7 +197,7 @@ def _plan_and_verify(
     started = time.perf_counter()
     limits = Limits(options.time_limit, options.iterations, options.seed, stop=stop)
     deadline = Deadline.of_planning(limits)
-    planned = Attempts(target, options, budget, deadline, progress).best(whole)
+    planned = Attempts(target, options, budget, deadline, progress).best(whole, subject)
     subject, made, plan = planned.subject, planned.made, planned.plan
     planning_seconds = time.perf_counter() - started
     final = _with_record(target.recipe, planned, budget, info)

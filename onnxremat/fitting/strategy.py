@@ -112,9 +112,10 @@ class Attempts:
     deadline: Deadline
     progress: ProgressReport
 
-    def best(self, whole: Subject) -> Planned:
+    def best(self, whole: Subject, given: Subject) -> Planned:
         """Whole ops if they keep the limit in the time of one pass, else whichever is better:
-        whole ops or tiles. Raises as `plan_within`."""
+        whole ops or tiles. `given` is what `whole` was before ops were `substituted`. Raises as
+        `plan_within`."""
         if self.budget is None:
             return self._smallest_of_all(whole)
         shares = self._shares(whole)
@@ -136,7 +137,7 @@ class Attempts:
                 tried.append(tiled.last)
                 attempts += tiled.attempts
         if not self._enough(tried):
-            again = self._again(whole, first, part, tiled.last, starts)
+            again = self._again(whole, given, first, part, tiled.last, starts)
             attempts += [one for each in again for one in each.attempts]
             tried += again
         plans, cut = plans_of(tried), self.options.tiles
@@ -168,6 +169,7 @@ class Attempts:
     def _again(
         self,
         whole: Subject,
+        given: Subject,
         first: Tried,
         part: Deadline,
         tiled: Tried,
@@ -183,15 +185,25 @@ class Attempts:
             or isinstance(first.missed, InfeasibleError)
         ):
             return []
-        seconds = self._same_each_time(self._shares(whole).smallest)
-        smallest = self._tried(whole, seconds, starts=starts, smallest=True)
+        least, shares = self._least(whole, given), self._shares(whole)
+        if least is not whole and starts:
+            starts = (self._order(least, shares),)
+        seconds = self._same_each_time(shares.smallest)
+        smallest = self._tried(least, seconds, starts=starts, smallest=True)
         if self.deadline.spent or self._enough([smallest]):
             return [smallest]
         found = first.planned is not None
         if found and (tiled.planned is not None or not part.passed(CUT_SHORT)):
             return [smallest]
-        onward = dict.fromkeys((*smallest.starts, *first.starts))
+        onward = dict.fromkeys((*(smallest.starts if least is whole else ()), *first.starts))
         return [smallest, self._tried(whole, self.deadline, starts=tuple(onward))]
+
+    def _least(self, whole: Subject, given: Subject) -> Subject:
+        """What the smallest peak is looked for in where that is asked for; `whole` itself if the
+        same ops are replaced there."""
+        rounding = self.options.allow_rounding
+        least = substituted(given, None, self.target.rules, self.progress, allow_rounding=rounding)
+        return whole if least.replaced == whole.replaced else least
 
     def _enough(self, tried: list[Tried]) -> bool:
         """Whether nothing better is looked for: a plan keeps the limit in the time of one pass, or
