@@ -113,6 +113,11 @@ class Plan:
     scope: str = ""
 
     @property
+    def extra_cost(self) -> int:
+        """What recomputation adds to one pass."""
+        return self.time_cost - self.one_pass
+
+    @property
     def extra_time(self) -> float:
         """The share of one pass that recomputation adds."""
         return self.time_cost / self.one_pass - 1 if self.one_pass else 0.0

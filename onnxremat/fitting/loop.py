@@ -92,7 +92,7 @@ class Runtime(Generic[F, M]):
     below a plan's own peak. `error_bytes` is what the runtime takes beyond the model of memory.
     `forecast` predicts a plan's measure, `tolerance` is the share by which it errs; `make` makes
     and measures the plan of a forecast, which is the truth. `of` says what is planned, `extra_time`
-    the share of one pass that a plan of it adds.
+    the share of a run that its plans add, from their `Plan.extra_cost`; None if that is all of it.
     """
 
     bound: PeakBound | None
@@ -101,7 +101,7 @@ class Runtime(Generic[F, M]):
     forecast: Callable[[Plan], F]
     make: Callable[[F], M]
     of: str = WHOLE_OPS
-    extra_time: Callable[[Plan], float] = lambda plan: plan.extra_time
+    extra_time: Callable[[int], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def plan_within(
         if last:
             break
         target = max(floor, target - (found - limit))
-    raise rounds.missed(plan, limit, smallest_bytes or 0)
+    raise rounds.missed(one, limit, smallest_bytes or 0)
 
 
 def smallest_within(
@@ -189,7 +189,7 @@ def smallest_within(
                 rounds.ended(smallest, "refused: another plan of about that peak takes less time")
             return rounds.found(one, forecast, made)
         rounds.ended(one, f"refused: measured {_above(taken, limit)}", forecast, made)
-    raise rounds.missed(smallest.plan, limit or 0, taken)
+    raise rounds.missed(smallest, limit or 0, taken)
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class _Rounds(Generic[F, M]):
         self, one: _Round, outcome: str, forecast: F | None = None, made: M | None = None
     ) -> None:
         """Keep what became of a plan."""
-        plan = one.plan
+        plan, added = one.plan, self.runtime.extra_time
         self.attempts.append(
             Attempt(
                 self.runtime.of,
@@ -233,7 +233,7 @@ class _Rounds(Generic[F, M]):
                 plan.peak_bytes,
                 None if forecast is None else forecast.expected_bytes,
                 None if made is None else made.measured_bytes,
-                self.runtime.extra_time(plan),
+                plan.extra_time if added is None else added(plan.extra_cost),
                 outcome,
                 time.perf_counter() - one.began,
             )
@@ -276,8 +276,9 @@ class _Rounds(Generic[F, M]):
             tuple(self.attempts),
         )
 
-    def missed(self, plan: Plan, limit: int, peak_bytes: int) -> PlanMissedError:
+    def missed(self, last: _Round, limit: int, peak_bytes: int) -> PlanMissedError:
         """What is raised after the last plan, with the smallest peak."""
+        plan = last.plan
         bound = self.runtime.bound
         below = "" if bound is None else f", and none below {format_bytes(bound.nbytes)} exists"
         found = f"the smallest peak found is {format_bytes(peak_bytes)}{below}"

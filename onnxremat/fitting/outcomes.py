@@ -30,14 +30,9 @@ class Planned:
     @property
     def extra_time(self) -> float:
         """The share of a run of the whole ops that tiles and recomputation add."""
-        return extra_time(self.plan, self.tiling)
-
-
-def extra_time(plan: Plan, tiling: TilingPlan | None) -> float:
-    """The share of a run of the whole ops that a plan adds, and the tiles that it is of."""
-    if tiling is None or not tiling.one_pass_ns:
-        return plan.extra_time
-    return tiling.extra_time + (plan.time_cost - plan.one_pass) / tiling.one_pass_ns
+        if self.tiling is None:
+            return self.plan.extra_time
+        return self.tiling.extra_time_with(self.plan.extra_cost)
 
 
 def words_of(tiling: TilingPlan | None) -> str:

@@ -35,7 +35,6 @@ from onnxremat.fitting.outcomes import (
     Planned,
     Tried,
     TriedTiles,
-    extra_time,
     plans_of,
     taken_of,
     why_missed,
@@ -301,7 +300,7 @@ class Attempts:
             forecast=partial(target.forecast, subject),
             make=partial(target.make, subject),
             of=words_of(tiling),
-            extra_time=lambda plan: extra_time(plan, tiling),
+            extra_time=None if tiling is None else tiling.extra_time_with,
         )
         planner = PLANNERS[options.planner].function
         planner = _telling(planner, graph.total_cost(), self.progress)

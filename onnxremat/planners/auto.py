@@ -71,14 +71,20 @@ def auto(problem: Problem, limits: Limits) -> Plan:
     example). That would be exact where the part behind repeats no more than making that value
     costs; graphs with gradients have no such cut.
     """
-    deadline = Deadline(limits)
+    best = _best_of_parts(problem, limits)
+    return replace(best, planner=f"auto/{best.planner}")
+
+
+def _best_of_parts(problem: Problem, limits: Limits) -> Plan:
+    deadline, better = Deadline(limits), partial(_rank, problem)
     plan = given_order(problem, limits)
     if plan.status in (PlanStatus.OPTIMAL, PlanStatus.INFEASIBLE):
-        return _named(plan)
+        return plan
     make_ready(deadline)
     may_copy = problem.max_copies != 1 and not problem.depth_first
     if may_copy and problem.budget_bytes is not None and len(problem.graph.ops) >= BLOCKS_FROM:
-        plan = _better(problem, plan, _from_blocks(problem, deadline.limited(BLOCKS_SHARE)))
+        blocks = _from_blocks(problem, deadline.limited(BLOCKS_SHARE))
+        plan = min(plan, blocks, key=better)
     ordered: tuple[Schedule, ...] = ()
     training = may_copy and _is_training(problem.graph, limits)
     if not problem.fixed_order:
@@ -86,10 +92,10 @@ def auto(problem: Problem, limits: Limits) -> Plan:
         share = REORDER_SHARE_TRAINING if training else share
         share = share if may_copy else 1.0
         order = reorder(problem, deadline.limited(share))
-        plan, ordered = _better(problem, plan, order), (order.schedule,)
+        plan, ordered = min(plan, order, key=better), (order.schedule,)
     proved = plan.status in (PlanStatus.OPTIMAL, PlanStatus.INFEASIBLE)
     if proved or not may_copy or deadline.over():
-        return _named(plan)
+        return plan
     if training:
         plan = _trained(problem, plan, ordered, deadline)
     else:
@@ -97,15 +103,16 @@ def auto(problem: Problem, limits: Limits) -> Plan:
         share = share if problem.budget_bytes is not None else 1.0
         starts = dict.fromkeys((plan.schedule, *ordered, *problem.starts))
         warm = replace(problem, starts=tuple(starts))
-        plan = _better(problem, plan, local_search(warm, deadline.limited(share)))
+        found = local_search(warm, deadline.limited(share))
+        plan = min(plan, found, key=better)
     if (
         plan.status is not PlanStatus.FEASIBLE
         or problem.budget_bytes is None
         or limits.work is not None
         or deadline.over()
     ):
-        return _named(plan)
-    return _named(_settled(problem, plan, deadline))
+        return plan
+    return _settled(problem, plan, deadline)
 
 
 def _is_training(graph: Graph, limits: Limits) -> bool:
@@ -173,7 +180,7 @@ def _raced(
 
 def _reported(problem: Problem, old: Plan, new: Plan, deadline: Deadline) -> Plan:
     """The better one of two, told to the caller if it is the new one."""
-    better = _better(problem, old, new)
+    better = min(old, new, key=partial(_rank, problem))
     if better is not old:
         report(deadline, Score(new.schedule, new.peak_bytes, new.time_cost))
     return better
@@ -225,16 +232,8 @@ def _quiet(deadline: Deadline, share: float) -> Limits:
     return replace(deadline.limited(share), on_progress=None)
 
 
-def _better(problem: Problem, old: Plan, new: Plan) -> Plan:
-    return new if _rank(problem, new) < _rank(problem, old) else old
-
-
 def _rank(problem: Problem, plan: Plan) -> tuple[bool, int, int, int]:
     """Small for good plans."""
     if problem.budget_bytes is not None and plan.meets(problem.budget_bytes):
         return False, plan.time_cost, plan.peak_bytes, 0
     return True, plan.peak_bytes, plan.time_cost, -plan.peak_bound_bytes
-
-
-def _named(plan: Plan) -> Plan:
-    return replace(plan, planner=f"auto/{plan.planner}")

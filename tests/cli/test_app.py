@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from onnx import TensorProto, helper
 
 from onnxremat.commands.rewrite import rewrite
 from onnxremat.options import Options
+from onnxremat.stages import PLANNING
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -250,7 +250,9 @@ def test_ctrl_c_before_a_plan_meets_the_limit_ends_with_130(
     process = start(
         "rewrite", unet_train, "--mem", limit, "-o", "x.onnx", "--time-limit", 600, cwd=tmp_path
     )
-    time.sleep(8)
+    assert process.stderr is not None
+    while f"{PLANNING}:" not in process.stderr.readline():
+        assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

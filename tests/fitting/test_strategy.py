@@ -17,7 +17,7 @@ from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import NoPlanFoundError
 from onnxremat.core.problem import Limits, Plan, Planner, Problem, make_plan
 from onnxremat.core.schedule import given_order
-from onnxremat.fitting import strategy as attempts
+from onnxremat.fitting import strategy
 from onnxremat.fitting.loop import FIRST_SHARE, SMALLEST_SECONDS, SMALLEST_SHARE
 from onnxremat.fitting.strategy import ONLY_TILES, UNTILED, USUAL
 from onnxremat.options import Options
@@ -81,8 +81,8 @@ def used(monkeypatch: pytest.MonkeyPatch, *, late: bool = False) -> Used:
         name: SimpleNamespace(function=made.planner(name), counts_work=False)
         for name in ("auto", "reorder")
     }
-    monkeypatch.setattr(attempts, "PLANNERS", planners)
-    monkeypatch.setattr(attempts, "TileSearch", made.search)
+    monkeypatch.setattr(strategy, "PLANNERS", planners)
+    monkeypatch.setattr(strategy, "TileSearch", made.search)
     planning = partial(Deadline, now=made.now, busy=made.now, waits=True)
     monkeypatch.setattr(rewriting, "Deadline", SimpleNamespace(of_planning=planning))
     return made
@@ -148,15 +148,15 @@ def test_a_search_that_found_nothing_proves_nothing(
     ("options", "shares"),
     [
         (OPTIONS, USUAL),
-        (OPTIONS, attempts.TRAINING),
+        (OPTIONS, strategy.TRAINING),
         (replace(OPTIONS, tiling=False), UNTILED),
     ],
 )
 def test_a_limit_has_the_seconds_of_the_smallest_peak(
-    model: Path, monkeypatch: pytest.MonkeyPatch, options: Options, shares: attempts.Shares
+    model: Path, monkeypatch: pytest.MonkeyPatch, options: Options, shares: strategy.Shares
 ) -> None:
     """Each search that `min` has is a part of planning for a limit, with as many seconds."""
-    monkeypatch.setattr(attempts.Attempts, "_shares", lambda *_: shares)
+    monkeypatch.setattr(strategy.Attempts, "_shares", lambda *_: shares)
     seen = used(monkeypatch)
     rewrite(model, "min", options)
     smallest = dict(seen.given)
@@ -197,5 +197,5 @@ def test_ops_that_alone_take_most_of_a_limit_are_replaced(
     subject = prepare(masked(tmp_path / "m.onnx"), OPTIONS)
     rules = RecipeTarget.rules
     limit = int(share * peak_bound(subject.imported.graph, rules).nbytes)
-    made = attempts.substituted(subject, limit, rules, silent, allow_rounding=False)
+    made = strategy.substituted(subject, limit, rules, silent, allow_rounding=False)
     assert [one.op_type for one in made.replaced] == ["Where"] * replaced
