@@ -102,6 +102,18 @@ CUT_SHORT = 0.8
 
 
 @dataclass(frozen=True)
+class Search:
+    """One search for a plan: of what, in which time, from which orders beside the file's own, and
+    whether for the `smallest` peak. `tiling` is how the subject was cut, None for whole ops."""
+
+    subject: Subject
+    deadline: Deadline
+    tiling: TilingPlan | None = None
+    starts: tuple[Schedule, ...] = ()
+    smallest: bool = False
+
+
+@dataclass(frozen=True)
 class Attempts:
     """What planning for one limit needs, however the model is cut."""
 
@@ -119,20 +131,21 @@ class Attempts:
             return self._smallest_of_all(whole)
         shares = self._shares(whole)
         part = self.deadline.share(shares.whole)
-        first = self._tried(whole, part) if self._possible(whole) else Tried()
+        first = self._tried(Search(whole, part)) if self._possible(whole) else Tried()
         tried, tiled, base, starts = [first], TriedTiles(), whole, tuple[Schedule, ...]()
         attempts = [*first.attempts]
         if self._may_cut(whole) and not self._enough(tried):
             order = self._order(whole, shares)
             starts = (order,)
             if self._keeps(whole, order):
-                tried.append(self._tried(whole, self.deadline.share(shares.tiled), starts=starts))
+                seconds = self.deadline.share(shares.tiled)
+                tried.append(self._tried(Search(whole, seconds, starts=starts)))
                 attempts += tried[-1].attempts
             if not self._enough(tried):
-                seconds = ONLY_TILES if first.nothing else shares.tiles
+                choosing = ONLY_TILES if first.nothing else shares.tiles
                 base = self._tileable(whole)
                 order = order if base is whole else self._order(base, shares)
-                tiled = self._tiled(base, order, tried, shares.tiled, seconds)
+                tiled = self._tiled(base, order, tried, shares.tiled, choosing)
                 tried.append(tiled.last)
                 attempts += tiled.attempts
         if not self._enough(tried):
@@ -155,7 +168,7 @@ class Attempts:
         order = self._order(whole, shares) if cut else None
         starts = () if order is None else (order,)
         part = self._same_each_time(shares.smallest)
-        first = Tried(self._planned(whole, part, starts=starts))
+        first = Tried(self._planned(Search(whole, part, starts=starts)))
         if order is None or self.deadline.stopped():
             return taken_of(self._best_of(plans_of([first])), first.attempts)
         seconds = ONLY_TILES if self._is_least(whole, first) else shares.tiles
@@ -177,7 +190,8 @@ class Attempts:
         """Whole ops in the time that is left: the smallest peak, as where it is asked for, and from
         there what keeps the limit, unless that was found."""
         if first.nothing:
-            return [self._tried(whole, self.deadline)] if tiled.planned is None else []
+            found = tiled.planned is not None
+            return [] if found else [self._tried(Search(whole, self.deadline))]
         if (
             self.deadline.spent
             or self.deadline.stopped()
@@ -188,14 +202,14 @@ class Attempts:
         if least is not whole and starts:
             starts = (self._order(least, shares),)
         seconds = self._same_each_time(shares.smallest)
-        smallest = self._tried(least, seconds, starts=starts, smallest=True)
+        smallest = self._tried(Search(least, seconds, starts=starts, smallest=True))
         if self.deadline.spent or self._enough([smallest]):
             return [smallest]
         found = first.planned is not None
         if found and (tiled.planned is not None or not part.passed(CUT_SHORT)):
             return [smallest]
         onward = dict.fromkeys((*(smallest.starts if least is whole else ()), *first.starts))
-        return [smallest, self._tried(whole, self.deadline, starts=tuple(onward))]
+        return [smallest, self._tried(Search(whole, self.deadline, starts=tuple(onward)))]
 
     def _least(self, whole: Subject, given: Subject) -> Subject:
         """What the smallest peak is looked for in where that is asked for; `whole` itself if the
@@ -247,17 +261,9 @@ class Attempts:
         peak = None if smallest.planned is None else smallest.planned.plan.peak_bytes
         return bound is not None and peak is not None and peak <= bound.nbytes
 
-    def _tried(
-        self,
-        subject: Subject,
-        deadline: Deadline,
-        *,
-        tiling: TilingPlan | None = None,
-        starts: tuple[Schedule, ...] = (),
-        smallest: bool = False,
-    ) -> Tried:
+    def _tried(self, search: Search) -> Tried:
         try:
-            return Tried(self._planned(subject, deadline, tiling, starts=starts, smallest=smallest))
+            return Tried(self._planned(search))
         except (InfeasibleError, NoPlanFoundError) as error:
             return Tried(missed=error)
 
@@ -268,18 +274,10 @@ class Attempts:
         small = [one for one, peak in zip(plans, peaks, strict=True) if peak <= most]
         return min(small, key=lambda one: (one.extra_time, one.made.measured.peak_bytes))
 
-    def _planned(
-        self,
-        subject: Subject,
-        deadline: Deadline,
-        tiling: TilingPlan | None = None,
-        *,
-        starts: tuple[Schedule, ...] = (),
-        smallest: bool = False,
-    ) -> Planned:
-        """A plan of the subject that keeps the limit where it is measured, looked for in the time
-        of `deadline`, from the file's order and `starts`, or as the `smallest` peak."""
+    def _planned(self, search: Search) -> Planned:
+        """A plan that keeps the limit where it is measured."""
         target, options = self.target, self.options
+        subject, tiling = search.subject, search.tiling
         graph = subject.imported.graph
         mode = ExecutionOrder(options.order)
         as_given = own_schedule(subject.imported, mode)
@@ -289,7 +287,7 @@ class Attempts:
             budget_bytes=self.budget,
             max_copies=None if options.recompute else 1,
             depth_first=mode is ExecutionOrder.DEFAULT,
-            starts=(*starts, as_given),
+            starts=(*search.starts, as_given),
         )
         own_order = make_plan(problem, as_given, "given_order", peak_bound_bytes=0)
         expected_bytes = target.forecast(subject, own_order).expected_bytes
@@ -307,10 +305,11 @@ class Attempts:
         count = options.iterations
         most = f"{options.time_limit:g} s in all" if count is None else f"{count} iterations a plan"
         self.progress(PLANNING, f"at most {most}")
-        if smallest:
-            found = smallest_within(problem, planner, deadline, runtime)
+        if search.smallest:
+            found = smallest_within(problem, planner, search.deadline, runtime)
         else:
-            found = plan_within(problem, planner, deadline, runtime, rewriters=self._allowed())
+            allowed = self._allowed()
+            found = plan_within(problem, planner, search.deadline, runtime, rewriters=allowed)
         return Planned(subject, found.plan, found.made, tiling, found.attempts)
 
     def _allowed(self) -> str:
@@ -378,8 +377,8 @@ class Attempts:
                 found = untried("one op of the model in tiles exceeds the limit alone")
                 continue
             smallest = share is None
-            limits = self._same_each_time(planning) if smallest else self.deadline.share(planning)
-            one = self._tried(tiled, limits, tiling=tiling, smallest=smallest)
+            seconds = self._same_each_time(planning) if smallest else self.deadline.share(planning)
+            one = self._tried(Search(tiled, seconds, tiling, smallest=smallest))
             found = found.with_tried(tiling, one)
             if one.planned is not None:
                 break
