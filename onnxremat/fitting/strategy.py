@@ -187,16 +187,13 @@ class Attempts:
         tiled: Tried,
         starts: tuple[Schedule, ...],
     ) -> list[Tried]:
-        """Whole ops in the time that is left: the smallest peak, as where it is asked for, and from
-        there what keeps the limit, unless that was found."""
+        """Whole ops again: the smallest peak, as where it is asked for, even where a busy machine
+        has left no time for it; and from there, in what is left, what keeps the limit, unless that
+        was found."""
         if first.nothing:
             found = tiled.planned is not None
             return [] if found else [self._tried(Search(whole, self.deadline))]
-        if (
-            self.deadline.spent
-            or self.deadline.stopped()
-            or isinstance(first.missed, InfeasibleError)
-        ):
+        if self.deadline.stopped() or isinstance(first.missed, InfeasibleError):
             return []
         least, shares = self._least(whole, given), self._shares(whole)
         if least is not whole and starts:
