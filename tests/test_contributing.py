@@ -32,6 +32,8 @@ from tests.rewriters.tile.cases import Draw
 from tests.rewriters.tile.nets import Net
 from tests.rewriters.tile.test_ops import check
 
+pytestmark = pytest.mark.slow
+
 Add = Callable[[str], Any]
 
 

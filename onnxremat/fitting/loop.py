@@ -175,10 +175,13 @@ def smallest_within(
     if smallest.plan.extra_time > 0 and not deadline.spent:
         most = int((1 + ALIKE) * smallest.plan.peak_bytes)
         faster = rounds.plan(most, deadline.left_seconds, (smallest.plan.schedule,))
-        if faster.plan.meets(most) and faster.plan.time_cost < smallest.plan.time_cost:
-            plans.insert(0, faster)
+        if not faster.plan.meets(most):
+            above = _above(faster.plan.peak_bytes, most, "2% more than the smallest peak")
+            rounds.ended(faster, f"refused: planned {above}")
+        elif faster.plan.time_cost >= smallest.plan.time_cost:
+            rounds.ended(faster, "refused: it takes no less time than the smallest peak")
         else:
-            rounds.ended(faster, "refused: it takes no less time, or more memory")
+            plans.insert(0, faster)
     taken = 0
     for one in plans:
         forecast = runtime.forecast(one.plan)
@@ -294,5 +297,5 @@ class _Rounds(Generic[F, M]):
         )
 
 
-def _above(nbytes: int, limit: int) -> str:
-    return f"{format_bytes(nbytes - limit)} above the limit"
+def _above(nbytes: int, limit: int, name: str = "the limit") -> str:
+    return f"{format_bytes(nbytes - limit)} above {name}"

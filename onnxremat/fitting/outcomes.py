@@ -117,9 +117,10 @@ class TriedTiles:
 
 
 def taken_of(best: Planned, attempts: Sequence[Attempt]) -> Planned:
-    """The best plan with all attempts: of those that keep the limit, it alone is taken."""
+    """The best plan with all attempts: of those that would do, it alone is taken."""
     last = best.attempts[-1]
-    other = f"refused: another plan that keeps it is better, at {100 * last.extra_time:+.1f}% time"
+    peak = format_bytes(best.made.measured.peak_bytes)
+    other = f"refused: another plan is better ({peak} in {100 * last.extra_time:+.1f}% time)"
     marked = tuple(
         replace(one, outcome=other) if one.outcome == TAKEN and one is not last else one
         for one in attempts

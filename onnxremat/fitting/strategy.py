@@ -370,8 +370,10 @@ class Attempts:
                 continue
             self.progress("running the tiled model to learn sizes, workspace and times")
             tiled = tiled_subject(base, tiling)
-            if not self._possible(tiled):
-                found = untried("one op of the model in tiles exceeds the limit alone")
+            bound = self._bound(tiled)
+            if bound is not None and not self._possible(tiled):
+                least = format_bytes(bound.nbytes)
+                found = untried(f"in tiles no schedule goes below {least} ({bound.reason})")
                 continue
             smallest = share is None
             seconds = self._same_each_time(planning) if smallest else self.deadline.share(planning)

@@ -24,6 +24,8 @@ from onnxremat.ort.measuring.provable import provable_types
 from onnxremat.ort.recipe import RECIPE, STOCK
 from tests.ort.build import BOOL, FLOAT, SHAPE, TENSOR_BYTES, model, node, value
 
+pytestmark = pytest.mark.slow
+
 SQUARE = (256, 256)
 SQUARE_BYTES = 4 * 256 * 256
 RECIPE_1 = CAP_RECIPE.with_threads(1)

@@ -18,6 +18,8 @@ from onnxremat_rewriters.stock import stock
 from tests.ort.build import FLOAT, INT64, model, node, value
 from tests.ort.test_optimize import residual
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("memray", reason="the heap is counted by memray")
 
 ONE = STOCK.with_threads(1)

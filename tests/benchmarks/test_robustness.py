@@ -16,9 +16,12 @@ from onnx import TensorProto, helper
 
 ROOT = Path(__file__).parent.parent.parent
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="the benchmark of robustness needs Linux (pidfd, subreaper)"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="the benchmark of robustness needs Linux (pidfd, subreaper)"
+    ),
+]
 
 if sys.platform == "linux":
     from benchmarks.robustness import direct, limits, mutations, seeds

@@ -16,6 +16,8 @@ from onnxremat.commands.rewrite import rewrite
 from onnxremat.options import Options
 from onnxremat.stages import PLANNING
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 
 

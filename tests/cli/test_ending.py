@@ -19,6 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxremat.system.interrupts import Interrupts
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 QUICK = ("--mem", "1GB", "--time-limit", "1", "--no-tiling", "--no-verify")
 MAIN = "from onnxremat.__main__ import main; main()"

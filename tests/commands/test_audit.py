@@ -31,6 +31,8 @@ from onnxremat.subject import prepare
 from onnxremat.tiling import ordered_subject
 from tests.detector import detector
 
+pytestmark = pytest.mark.slow
+
 QUICK = Options(time_limit=1.0, threads=1)
 ONE_THREAD = ModelOptions(threads=1)
 

@@ -21,6 +21,8 @@ from onnxremat.importer.load import load
 from onnxremat.options import Options
 from onnxremat.system import temporary
 
+pytestmark = pytest.mark.slow
+
 QUICK = Options(time_limit=1, threads=1, tiling=False)
 SHAPE = [16, 16]
 

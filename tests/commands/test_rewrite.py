@@ -17,6 +17,8 @@ from onnxremat.options import ModelOptions, Options
 from onnxremat.ort.record import METADATA_KEY, read_record
 from onnxremat_rewriters.recompute import MARK
 
+pytestmark = pytest.mark.slow
+
 QUICK = Options(time_limit=3, threads=1)
 
 

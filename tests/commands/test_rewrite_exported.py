@@ -22,6 +22,8 @@ from onnxremat.verification import require, verify_files
 from tests.ort.build import FLOAT, model, node, value
 from tests.ort.test_settle import swish
 
+pytestmark = pytest.mark.slow
+
 QUICK = Options(time_limit=1, threads=1)
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, int], str]] = {

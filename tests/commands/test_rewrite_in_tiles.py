@@ -20,6 +20,8 @@ from onnxremat.tiling.routes import TOLERANCE
 from onnxremat.verification import verify_files
 from tests.rewriters.tile.nets import Net
 
+pytestmark = pytest.mark.slow
+
 QUICK = Options(time_limit=3, threads=2)
 TWO_THREADS = ModelOptions(threads=2)
 

@@ -17,6 +17,8 @@ from onnxremat.ort.library import RUNTIME_ERRORS, ort
 from onnxremat.ort.measuring.inputs import make_inputs
 from onnxremat.ort.record import attach_record, read_record
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"time_limit": 1.0, "threads": 1, "verify": False}
 WHOLE = {**QUICK, "tiling": False}
 Shapes = Mapping[str, tuple[int | str | None, ...]]

@@ -15,6 +15,8 @@ from onnxremat.planners.given_order import given_order as plan_given_order
 from onnxremat.planners.local_search import local_search
 from tests.training_graphs import training_net
 
+pytestmark = pytest.mark.slow
+
 MODULE = sys.modules[auto.__module__]
 
 

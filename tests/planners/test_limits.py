@@ -20,6 +20,8 @@ from onnxremat.core.schedule import given_order
 from onnxremat.core.work import PATIENCE, WorkClock
 from onnxremat.planners import PLANNERS, compile_kernels
 
+pytestmark = pytest.mark.slow
+
 SEARCHES = ["auto", "local_search", "reorder"]
 
 

@@ -28,6 +28,8 @@ from onnxremat.targets.stock_trial import StockResult
 from onnxremat.verification import verify_files
 from onnxremat_rewriters.stock import is_stock, read_stock
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = Path(onnxremat.__file__).parent / "targets" / "plan.schema.json"
 
 

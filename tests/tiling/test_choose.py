@@ -39,6 +39,8 @@ from onnxremat.tiling.tile_costs import COPY_WEIGHT
 from onnxremat_rewriters.tile import view
 from tests.rewriters.tile.nets import Net
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = Options(threads=2)
 TILING = Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, threads=2, allow_rounding=False)
 

@@ -20,6 +20,8 @@ from onnxremat.subject import Subject, prepare
 from onnxremat.tiling import Tiling, TilingPlan, choose_regions, tiled_subject
 from tests.rewriters.tile.nets import Net
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = Options(threads=2)
 CHANNELS, SIDE = 16, 96
 Middle = Callable[[Net, str], str]

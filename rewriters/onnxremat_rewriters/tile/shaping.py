@@ -1,5 +1,5 @@
-"""Ops that only move elements: Slice, Split, Concat, Pad, Transpose, DepthToSpace, Gather; and
-GridSample, which looks for them anywhere."""
+"""Ops that only move elements: Slice, Split, Concat, Transpose, DepthToSpace, Gather,
+GatherElements; and GridSample, which looks for them anywhere."""
 
 from collections.abc import Sequence
 
@@ -144,6 +144,18 @@ def gather(site: Site) -> Rule:
         full = source == whole(data) and site.fixed[0]
         whole_indices = chosen == whole(indices) and site.fixed[1]
         return TileStep(box, {0: None if full else source, 1: None if whole_indices else chosen})
+
+    return rule
+
+
+def gather_elements(site: Site) -> Rule:
+    """GatherElements: the indices of a tile; their box of the data, whole on the gathered axis."""
+    data = site.shape(0)
+    axis = site.attributes.get("axis", 0) % len(data)
+
+    def rule(_: int, box: Box) -> TileStep:
+        source = (*box[:axis], (0, data[axis]), *box[axis + 1 :])
+        return TileStep(box, {0: read(site, 0, source), 1: read(site, 1, box)})
 
     return rule
 

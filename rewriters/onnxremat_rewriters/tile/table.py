@@ -112,6 +112,7 @@ ROWS: Mapping[str, Row] = {
     "Expand": Row(reshaping.expand, MOVED),
     "Flatten": Row(reshaping.keeps_its_form, MOVED),
     "Gather": Row(shaping.gather, MOVED),
+    "GatherElements": Row(shaping.gather_elements, MOVED),
     "Pad": Row(reshaping.pad, MOVED),
     "Reshape": Row(reshaping.reshape, MOVED),
     "Slice": Row(shaping.slice_, MOVED),

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,8 @@ from onnxremat.planners.exact_order.rising_threshold import exact_order
 from onnxremat.planners.reorder import reorder
 from tests.graphs import graphs, memory_rules
 from tests.planners.exact_order.test_rising_threshold import smallest
+
+pytestmark = pytest.mark.slow
 
 ANY = 1 << 40
 

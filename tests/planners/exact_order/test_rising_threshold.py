@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from onnxremat.planners.exact_order.downsets import DownsetWalk, Facts, units
 from onnxremat.planners.exact_order.rising_threshold import exact_order
 from onnxremat.planners.reorder import reorder
 from tests.graphs import chain, graphs, memory_rules
+
+pytestmark = pytest.mark.slow
 
 
 def every_order(graph: Graph) -> Iterator[Schedule]:

@@ -379,6 +379,18 @@ def gather(draw: Draw) -> Case:
     return Case("Gather", {"x": shape}, range(rank), {"i": indices}, {"axis": axis})
 
 
+def gather_elements(draw: Draw) -> Case:
+    shape = tuple(draw.ints(draw.int(1, 4), 1, 9))
+    rank = len(shape)
+    axis = draw.int(0, rank - 1)
+    taken = [draw.int(1, size) for size in shape]  # indices may leave out the ends of other axes
+    taken[axis] = draw.int(1, 12)
+    kind = draw.one([np.int32, np.int64])
+    weights = {"i": np.asarray(draw.rng.integers(-shape[axis], shape[axis], taken), kind)}
+    attributes = {"axis": axis - draw.one([0, rank])}
+    return Case("GatherElements", {"x": shape}, range(rank), weights, attributes)
+
+
 FACTORS = [
     (2, 3, 4),
     (6, 4),
@@ -698,6 +710,7 @@ CASES: dict[str, tuple[Callable[[Draw], Case], ...]] = {
     "DepthToSpace": (depth_to_space,),
     "SpaceToDepth": (space_to_depth,),
     "Gather": (gather,),
+    "GatherElements": (gather_elements,),
     "Reshape": (reshape,),
     "Squeeze": (squeeze,),
     "Unsqueeze": (unsqueeze,),

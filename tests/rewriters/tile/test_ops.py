@@ -14,6 +14,8 @@ from tests.rewriters.tile import cases, fused
 from tests.rewriters.tile.cases import Case, Draw
 from tests.rewriters.tile.nets import tiled_exactly, types_of
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 20
 CASES = {**cases.CASES, **fused.CASES}
 AMONG_BLOCKS = {f"{op}, in blocks": (fused.among_blocks(op),) for op in sorted(TRANSPARENT)}
