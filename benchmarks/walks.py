@@ -82,7 +82,7 @@ def stations(root: Path, taken: Taken) -> Iterator[Station]:
             elif isinstance(node, Function) and node.name != "__init__":
                 given += parameters(node)
             if any(map(taken, given)):
-                yield Station(module, node.name, node)  # type: ignore[attr-defined]
+                yield Station(module, node.name, node)
 
 
 def handed_on(station: Station, value: str) -> Iterator[str]:

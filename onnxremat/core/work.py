@@ -19,7 +19,7 @@ PATIENCE, GRACE_SECONDS = 3.0, 1.0
 search ends earlier then than elsewhere."""
 
 EVALUATION_SECONDS = 1e-5
-"""For each op, to make a schedule and to find its peak; a maximum flow takes a tenth of it more."""
+"""For each op, to make a schedule and to find its peak (`Deadline.evaluated`)."""
 
 
 class WorkClock:

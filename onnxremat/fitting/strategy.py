@@ -131,7 +131,8 @@ class Attempts:
             return self._smallest_of_all(whole)
         shares = self._shares(whole)
         part = self.deadline.share(shares.whole)
-        first = self._tried(Search(whole, part)) if self._possible(whole) else Tried()
+        beyond = self._bound_above_limit(whole)
+        first = self._tried(Search(whole, part)) if beyond is None else Tried()
         tried, tiled, base, starts = [first], TriedTiles(), whole, tuple[Schedule, ...]()
         attempts = [*first.attempts]
         if self._may_cut(whole) and not self._enough(tried):
@@ -247,10 +248,12 @@ class Attempts:
         rules = self.target.bound_rules
         return None if rules is None else peak_bound(subject.imported.graph, rules)
 
-    def _possible(self, subject: Subject) -> bool:
-        """Whether no op alone exceeds the limit, as far as anything is proved."""
+    def _bound_above_limit(self, subject: Subject) -> PeakBound | None:
+        """The bound of an op that alone exceeds the limit, None if none is proved to do so."""
         bound = self._bound(subject)
-        return bound is None or self.budget is None or bound.nbytes <= self.budget
+        if bound is None or self.budget is None or bound.nbytes <= self.budget:
+            return None
+        return bound
 
     def _is_least(self, whole: Subject, smallest: Tried) -> bool:
         """Whether the smallest peak of whole ops is proved."""
@@ -370,8 +373,8 @@ class Attempts:
                 continue
             self.progress("running the tiled model to learn sizes, workspace and times")
             tiled = tiled_subject(base, tiling)
-            bound = self._bound(tiled)
-            if bound is not None and not self._possible(tiled):
+            bound = self._bound_above_limit(tiled)
+            if bound is not None:
                 least = format_bytes(bound.nbytes)
                 found = untried(f"in tiles no schedule goes below {least} ({bound.reason})")
                 continue

@@ -44,11 +44,11 @@ class TilingPlan:
     @property
     def extra_time(self) -> float:
         """The share of a run that tiling adds, by the cost model."""
-        return self.extra_ns / self.one_pass_ns if self.one_pass_ns else 0.0
+        return self.extra_time_with(0)
 
     def extra_time_with(self, recomputed_ns: int) -> float:
         """The same where that much is recomputed beside it."""
-        return self.extra_time + (recomputed_ns / self.one_pass_ns if self.one_pass_ns else 0.0)
+        return (self.extra_ns + recomputed_ns) / self.one_pass_ns if self.one_pass_ns else 0.0
 
     def meets(self, budget_bytes: int | None) -> bool:
         """Whether the predicted peak is within the budget; always true without one."""
