@@ -13,6 +13,8 @@ from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.options import Options
 from tests.commands.test_rewrite import diamond
 
+pytestmark = pytest.mark.slow
+
 QUICK = Options(time_limit=2, threads=1)
 ONE = Attempt(
     "12 regions", "auto/planner_of_a_long_name", 123_456_789, 999_900_000, 123_456_000,

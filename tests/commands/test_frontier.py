@@ -17,6 +17,8 @@ from onnxremat.options import FrontierOptions
 from tests.importer.ortgrad import convolutions
 from tests.models.sizes import tiny
 
+pytestmark = pytest.mark.slow
+
 PLANNERS = ("reorder", "chain", "local_search")
 
 

@@ -24,6 +24,8 @@ from onnxremat.planners import PLANNERS, compile_kernels
 from tests.importer.build import imported, model, node, types_of, value
 from tests.importer.ortgrad import DOMAIN, convolutions
 
+pytestmark = pytest.mark.slow
+
 F, D, I64, BOOL = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
 Shapes = Sequence[Sequence[int]]
 

@@ -32,6 +32,8 @@ from models.folding import complete_shapes
 from models.net import Net
 from tests.models.sizes import Feeds, run, session, tiny
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("onnx_ad", reason="training graphs are made by onnx-ad, not installed here")
 
 STEP = 1e-6

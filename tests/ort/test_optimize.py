@@ -21,6 +21,8 @@ from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
 from onnxremat.subject import prepare
 from tests.ort.build import FLOAT, model, node, value
 
+pytestmark = pytest.mark.slow
+
 ONE = Recipe(threads=1)
 LEVELS = [OptimizationLevel.BASIC, OptimizationLevel.EXTENDED, OptimizationLevel.ALL]
 

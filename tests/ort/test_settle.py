@@ -21,6 +21,8 @@ from onnxremat_rewriters.graft import INSERTED_CAST
 from tests.models.sizes import TINY_EXPORTED, tiny
 from tests.ort.build import FLOAT, INT64, model, node, value
 
+pytestmark = pytest.mark.slow
+
 ONE = RECIPE.with_threads(1)
 HALF = TensorProto.FLOAT16
 

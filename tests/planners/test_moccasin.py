@@ -21,6 +21,8 @@ from tests.core.test_bounds import every_schedule
 from tests.graphs import chain as chain_of
 from tests.graphs import graphs, memory_rules
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(seconds=20)
 
 

@@ -34,6 +34,8 @@ from tests.planners.guarantees import LIGHT, check_path_schedule, imported_graph
 from tests.planners.retention.test_windows import certify, problems
 from tests.planners.test_twremat import ONE_MOVE, backward, figure_1
 
+pytestmark = pytest.mark.slow
+
 
 def certified_paths(graph: Graph) -> list[Spined]:
     """Every path decomposition of a graph with both spines, certified."""

@@ -24,6 +24,8 @@ from tests.models.sizes import tiny
 from tests.planners.guarantees import imported_graph
 from tests.training_graphs import Net, training_net
 
+pytestmark = pytest.mark.slow
+
 PLANNERS: list[Callable[[Problem, Limits], Plan]] = [chain, lower_sets, chen, chen_sqrt, revolve]
 
 each = pytest.mark.parametrize("planner", PLANNERS)

@@ -25,6 +25,8 @@ from onnxremat_rewriters.recompute import MARK
 from onnxremat_rewriters.stock import STOCK_KEY, Edges, StockModel, is_stock, planned_graph, stock
 from tests.ort.build import random_model
 
+pytestmark = pytest.mark.slow
+
 Array = np.ndarray[Any, Any]
 PARTS = [dict(zip(("hide", "chain", "wrap"), p, strict=True)) for p in itertools.product((True, False), repeat=3)]  # fmt: skip
 FLOAT, INT64, BOOL, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING  # fmt: skip

@@ -12,6 +12,8 @@ import pytest
 from onnxremat import subject as prepare
 from onnxremat.stages import COMPILING
 
+pytestmark = pytest.mark.slow
+
 KERNELS = '''
 """A kernel whose cache numba would keep beside this file."""
 

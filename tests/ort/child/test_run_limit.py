@@ -18,6 +18,8 @@ from onnxremat.ort.recipe import RECIPE
 from tests.ort.build import BOOL, FLOAT, INT64, model, node, value
 from tests.ort.child.test_children import ends, worker
 
+pytestmark = pytest.mark.slow
+
 SLEEPER = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(120)"
 
 

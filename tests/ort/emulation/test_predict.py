@@ -17,6 +17,8 @@ from onnxremat.ort.measuring.provable import ProvableType, provable_types
 from onnxremat.ort.recipe import RECIPE, STOCK, ExecutionOrder, OptimizationLevel, Recipe
 from tests.ort.build import FLOAT, INT64, model, node, value
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("memray", reason="the heap is counted by memray")
 
 UNOPTIMIZED = replace(STOCK, optimization=OptimizationLevel.NONE, threads=1)

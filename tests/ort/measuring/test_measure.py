@@ -23,6 +23,8 @@ from onnxremat.ort.measuring.measure import (
 from onnxremat.ort.recipe import RECIPE, STOCK
 from tests.ort.build import BOOL, FLOAT, model, node, value
 
+pytestmark = pytest.mark.slow
+
 RECIPE_1 = RECIPE.with_threads(1)
 MEGABYTE_SHAPE = (512, 512)
 MEGABYTES = 4 * 512 * 512

@@ -31,6 +31,8 @@ from onnxremat.ort.recipe import RECIPE
 from tests.detector import detector
 from tests.ort.build import FLOAT, TENSOR_BYTES, model, node, random_model, value
 
+pytestmark = pytest.mark.slow
+
 RECIPE_1 = RECIPE.with_threads(1)
 MARK, MAIN = 100, 1
 MALLOC, FREE = 6, 5

@@ -36,6 +36,8 @@ from tests.ort.build import (
     value,
 )
 
+pytestmark = pytest.mark.slow
+
 RECIPE_1 = RECIPE.with_threads(1)
 BIG = ValueType("float", SHAPE)
 

@@ -17,6 +17,8 @@ from onnxremat.planners.exact_order.twins import Twins, canonical, twins
 from tests.graphs import memory_rules
 from tests.planners.exact_order.test_rising_threshold import smallest
 
+pytestmark = pytest.mark.slow
+
 
 @st.composite
 def planted(draw: st.DrawFn) -> Graph:

@@ -22,6 +22,8 @@ from tests.core.test_bounds import COPIES, every_schedule
 from tests.graphs import chain, graphs, memory_rules
 from tests.planners.test_moccasin import best_staged
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(seconds=20, iterations=3000)
 ALL = list(PLANNERS)
 STAGED = "between two of them"

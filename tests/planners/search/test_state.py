@@ -21,6 +21,8 @@ from onnxremat.planners.search.arrays import SearchState
 from onnxremat.planners.search.flat import FlatGraph, Ints, flatten
 from onnxremat.planners.search.kernels import entry
 
+pytestmark = pytest.mark.slow
+
 GRAPHS = 250
 EDITS = 24
 
