@@ -12,13 +12,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 
 from benchmarks.robustness import direct
 from benchmarks.robustness.judging import (
+    MOST_PEAK_BYTES,
     Line,
     faults,
     in_parallel,
@@ -48,6 +51,11 @@ COMMANDS: tuple[tuple[float, tuple[str, ...]], ...] = (
     (0.10, ("open",)),
 )
 """Shares of the commands, and their options."""
+
+
+_SIZED_TYPES = frozenset(
+    kind for kind in onnx.TensorProto.DataType.values() if kind not in (0, onnx.TensorProto.STRING)
+)
 
 
 @dataclass(frozen=True)
@@ -135,7 +143,8 @@ def _open(path: Path) -> int:
 
 
 def _judge(ended: Ended, arguments: Sequence[str], model: bytes, folder: Path) -> list[str]:
-    wrong = faults(ended) + [f"left in TMPDIR: {name}" for name in temporary_left(folder)]
+    wrong = faults(ended, most_bytes=MOST_PEAK_BYTES + _stated_bytes(model))
+    wrong += [f"left in TMPDIR: {name}" for name in temporary_left(folder)]
     if (folder / "model.onnx").read_bytes() != model:
         wrong.append("the model was changed")
     target = folder / "out.onnx"
@@ -144,6 +153,22 @@ def _judge(ended: Ended, arguments: Sequence[str], model: bytes, folder: Path) -
     elif arguments[0] == "rewrite" and ended.code == 0 and "--allow-rounding" not in arguments:
         wrong.extend(_differences(folder, arguments))
     return wrong
+
+
+def _stated_bytes(model: bytes) -> int:
+    """What the values of the inputs take, by the sizes that the file itself states. A job in a fork
+    has those of the process that it came from, beside its own."""
+    try:
+        inputs = onnx.load_model_from_string(model).graph.input
+    except DecodeError:
+        return 0
+    total = 0
+    for value in inputs:
+        tensor = value.type.tensor_type
+        elements = prod(max(dim.dim_value, 1) for dim in tensor.shape.dim)
+        if tensor.elem_type in _SIZED_TYPES:
+            total += elements * onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize
+    return total
 
 
 def _differences(folder: Path, arguments: Sequence[str]) -> list[str]:

@@ -23,9 +23,12 @@ from onnxremat.ort.child.wire import Array, is_foreign
 from onnxremat.ort.measuring.feeds import read_feeds
 
 _FLOAT_SCALE = 0.1
-_MAKING_BYTES, _MAKING_TEXT_BYTES = 20, 200
-"""An element takes so much while it is made: random numbers of eight bytes, those scaled, and the
-value itself; text is kept with four bytes a letter and as an object."""
+_TEXT_BYTES = 200
+"""An element takes so much while text is made: four bytes a letter, and an object."""
+
+_MADE_AT_ONCE = 1 << 20
+"""So many elements are drawn as random numbers of eight bytes, then kept as what they become: an
+input takes its own size while it is made, and a few MB."""
 
 _MOST_DIMENSIONS = 64
 """Of numpy's arrays."""
@@ -93,13 +96,12 @@ def _require_room(specs: Iterable[InputSpec], shapes: Mapping[str, tuple[int, ..
                 f"input {spec.name!r} has {len(shape)} dimensions; values of at most "
                 f"{_MOST_DIMENSIONS} can be made"
             )
-        if 0 in shape and prod(size or 1 for size in shape) * _MAKING_BYTES > LARGEST_SIZE:
+        bytes_each = _element_bytes(spec)
+        if 0 in shape and prod(size or 1 for size in shape) * bytes_each > LARGEST_SIZE:
             raise ModelError(
                 f"input {spec.name!r} has shape {_shown(shape)}: there is no such array"
             )
-        text = spec.elem_type == TensorProto.STRING
-        needed = prod(shape) * (_MAKING_TEXT_BYTES if text else _MAKING_BYTES)
-        room -= needed
+        room -= prod(shape) * bytes_each
         if room < 0:
             declared = all(isinstance(dim, int) for dim in spec.dims)
             raise (ModelError if declared else UsageError)(
@@ -164,20 +166,27 @@ def _declared_shape(spec: InputSpec) -> tuple[int, ...]:
 
 def _value(spec: InputSpec, shape: tuple[int, ...], seed: int) -> Array:
     rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])
-    dtype = spec.numpy_type
     if spec.elem_type == TensorProto.STRING:
         return rng.integers(0, 2, shape).astype(np.str_)
-    if spec.elem_type == TensorProto.BOOL:
-        return rng.integers(0, 2, shape).astype(np.bool_)
-    if dtype.kind in "iu":
-        return rng.integers(0, 2, shape).astype(dtype)
-    values = rng.standard_normal(shape) * _FLOAT_SCALE
-    return (values + 1j * values).astype(dtype) if dtype.kind == "c" else _narrowed(values, dtype)
+    values = np.empty(prod(shape), spec.numpy_type)
+    for start in range(0, values.size, _MADE_AT_ONCE):
+        part = values[start : start + _MADE_AT_ONCE]
+        part[:] = _drawn(rng, part.size, values.dtype)
+    return values.reshape(shape)
 
 
-def _narrowed(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Floats in another type; small ones go through float32, which every package converts."""
-    return values.astype(dtype) if dtype.itemsize >= 4 else values.astype(np.float32).astype(dtype)
+def _drawn(rng: np.random.Generator, count: int, dtype: np.dtype[Any]) -> Array:
+    """The next so many elements; small floats go through float32, which every package converts."""
+    if dtype.kind in "biu":
+        return rng.integers(0, 2, count).astype(dtype)
+    values = rng.standard_normal(count) * _FLOAT_SCALE
+    if dtype.kind == "c":
+        return values + 1j * values
+    return values if dtype.itemsize >= 4 else values.astype(np.float32).astype(dtype)
+
+
+def _element_bytes(spec: InputSpec) -> int:
+    return _TEXT_BYTES if spec.elem_type == TensorProto.STRING else spec.numpy_type.itemsize
 
 
 def _typed(spec: InputSpec, array: Array) -> Array:

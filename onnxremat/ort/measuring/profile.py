@@ -9,7 +9,7 @@ inside a subgraph.
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -183,12 +183,21 @@ def _profiled(
         with run_job(
             worker_actions.profile, [source], [recipe], inputs, options=options, listener=listener
         ) as job:
-            events = json.loads((job.folder / job.answer["profile"]).read_text(encoding="utf-8"))
             stats = (job.folder / job.answer["stats"]).read_text(encoding="utf-8")
-            took = min(job.answer["run_seconds"])
+            seen = read_profile(model, profile_events(job.folder / job.answer["profile"]), stats)
     except ModelError as error:
         raise ModelError(_with_own_names(model, str(error))) from error
-    return replace(read_profile(model, events, stats), run_seconds=took)
+    return replace(seen, run_seconds=min(job.answer["run_seconds"]))
+
+
+def profile_events(profile: Path) -> Iterator[Mapping[str, Any]]:
+    """The events of a profile one after the other: there are up to a million of them where bodies
+    of loops ran, and the runtime writes a line for each."""
+    with profile.open(encoding="utf-8") as lines:
+        for line in lines:
+            event = line.strip().rstrip(",")
+            if event not in ("", "[", "]"):
+                yield json.loads(event)
 
 
 def _with_own_names(model: onnx.ModelProto, message: str) -> str:
@@ -235,35 +244,42 @@ def inner_nodes(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 
 
 def read_profile(
-    model: onnx.ModelProto, events: Sequence[Mapping[str, Any]], stats: str
+    model: onnx.ModelProto, events: Iterable[Mapping[str, Any]], stats: str
 ) -> RunProfile:
     """What a profile and memory statistics of `named_copy(model)` say about `model`.
 
-    Nodes that the runtime expanded are listed, but not told about.
+    Nodes that the runtime expanded are listed, but not told about. Events of bodies are not kept.
     """
-    kernels = sorted(
-        (e for e in events if e.get("cat") == "Node" and e["name"].endswith(_KERNEL)),
-        key=lambda e: e["ts"],
-    )
     by_node: dict[int, list[Mapping[str, Any]]] = {}
-    foreign: dict[str, str] = {}
-    for event in kernels:
+    foreign: dict[str, Mapping[str, Any]] = {}
+    for event in events:
+        if event.get("cat") != "Node" or not event["name"].endswith(_KERNEL):
+            continue
         name = event["name"].removesuffix(_KERNEL)
         index = _top_index(name)
         if index is not None:
             by_node.setdefault(index, []).append(event)
         elif not name.startswith(_INNER):
-            foreign.setdefault(name, event["args"].get("op_name", name))
+            foreign[name] = min(foreign.get(name, event), event, key=_start)
+    for found in by_node.values():
+        found.sort(key=_start)
+    order = sorted(by_node, key=lambda v: _start(by_node[v][0]))
     workspace = _workspace_bytes(stats)
     nontensors = _Nontensors(model)
     nodes = {
-        index: _node_profile(model.graph.node[index], found, workspace.get(index, 0), nontensors)
-        for index, found in by_node.items()
+        v: _node_profile(model.graph.node[v], by_node[v], workspace.get(v, 0), nontensors)
+        for v in order
     }
     silent = tuple(
         v for v, node in enumerate(model.graph.node) if v not in nodes and not is_constant(node)
     )
-    return RunProfile(tuple(by_node), nodes, silent, tuple(foreign.values()))
+    added = sorted(foreign.items(), key=lambda item: _start(item[1]))
+    types = tuple(event["args"].get("op_name", name) for name, event in added)
+    return RunProfile(tuple(order), nodes, silent, types)
+
+
+def _start(event: Mapping[str, Any]) -> int:
+    return int(event["ts"])
 
 
 def executed_inner_nodes(events: Sequence[Mapping[str, Any]], index: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tracemalloc
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper
 
 from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.ort.child.machine import memory_bytes
+from onnxremat.ort.measuring import inputs
 from onnxremat.ort.measuring.inputs import input_specs, load_inputs, make_inputs
 from tests.ort.build import FLOAT, INT64, model, node, value
 
@@ -155,10 +157,32 @@ def test_no_more_is_made_than_there_is_memory_for(
 
 
 def test_inputs_together_are_no_more_than_there_is_memory_for() -> None:
-    half = memory_bytes() // 30
-    graph = model([], [value(name, FLOAT, [half]) for name in "ab"], [])
+    most = memory_bytes() // 6  # elements of four bytes: two thirds
+    graph = model([], [value(name, FLOAT, [most]) for name in "ab"], [])
     with pytest.raises(ModelError, match="input 'b' of shape"):
         make_inputs(graph)
+
+
+@pytest.mark.parametrize("kind", [FLOAT, INT64, TensorProto.BOOL, TensorProto.BFLOAT16, 14])
+def test_values_made_in_parts_are_those_made_at_once(
+    kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, shapes = batched(kind), {"x": (41, 3)}
+    whole = make_inputs(graph, shapes)["x"]
+    monkeypatch.setattr(inputs, "_MADE_AT_ONCE", 7)
+    parts = make_inputs(graph, shapes)["x"]
+    assert len(np.unique(whole.astype(np.complex64))) > 1
+    assert parts.dtype == whole.dtype
+    assert parts.tobytes() == whole.tobytes()
+
+
+def test_making_a_value_takes_little_beside_it() -> None:
+    size = 1 << 24
+    tracemalloc.start()
+    make_inputs(model([], [value("x", FLOAT, [size])], []))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 4 * size < peak < 6 * size
 
 
 def test_more_dimensions_than_values_have() -> None:

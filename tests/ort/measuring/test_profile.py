@@ -1,5 +1,7 @@
 """What a profiled run tells: order, sizes, times, workspace; subgraphs and functions."""
 
+import json
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,9 @@ from onnxremat.ort.measuring.profile import (
     RunProfile,
     inner_nodes,
     named_copy,
+    profile_events,
     profile_run,
+    read_profile,
     seen_run,
 )
 from onnxremat.ort.measuring.workspace import STATISTICS_EXACT, ValueType, known_workspace_bytes
@@ -313,3 +317,27 @@ def test_profiling_leaves_the_model_alone_and_needs_its_nodes() -> None:
         profile_run(graph, Path.cwd(), make_inputs(graph), STOCK)
     with pytest.raises(UsageError, match="0 runs"):
         profile_run(graph, Path.cwd(), make_inputs(graph), RECIPE, runs=0)
+
+
+def test_events_of_bodies_are_not_kept(tmp_path: Path) -> None:
+    """A profile of 200,000 events, all but two of them of a body, as the runtime writes them."""
+    graph = model([node("Identity", ["x"], ["y"])], [value("x", FLOAT, [1])], ["y"])
+    shape = [{"float": [1]}]
+    args = {"input_type_shape": shape, "output_type_shape": shape, "op_name": "Identity"}
+
+    def line(name: str, ts: int) -> str:
+        event = {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": 5, "args": args}
+        return json.dumps(event)
+
+    inner = [line("onnxremat_inner_0_0", ts) for ts in range(200_000)]
+    own = [line("onnxremat_top_0", ts) for ts in (7, 9)]
+    (tmp_path / "profile.json").write_text("[\n" + ",\n".join([*inner, *own]) + "\n]\n")
+    del inner
+    tracemalloc.start()
+    events = profile_events(tmp_path / "profile.json")
+    seen = read_profile(graph, events, "#name,total_temp_allocations\n")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert seen.order == (0,)
+    assert seen.nodes[0].time_ns == 5000
+    assert peak < 1 << 20
