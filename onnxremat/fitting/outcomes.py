@@ -39,6 +39,8 @@ def words_of(tiling: TilingPlan | None) -> str:
     """What is planned, in words."""
     if tiling is None:
         return WHOLE_OPS
+    if not tiling.regions:
+        return "no regions"
     return f"{len(tiling.regions)} region" + ("s" if len(tiling.regions) > 1 else "")
 
 
@@ -154,14 +156,17 @@ def why_missed(
         missed.attempts = attempts
         return missed
     impossible = isinstance(missed, InfeasibleError)
-    if impossible and uncut is not None and uncut.nbytes > budget_bytes:
-        return InfeasibleError(
-            f"{missed}; nor do tiles go below {format_bytes(uncut.nbytes)} ({uncut.reason})",
-            attempts,
-        )
     smallest, reasons = tiles.smallest_bytes, () if tiles.tiling is None else tiles.tiling.reasons
-    if smallest is not None:
-        found = f"the smallest peak found in tiles is about {format_bytes(smallest)}"
+    known = (
+        ""
+        if smallest is None
+        else (f"the smallest peak found in tiles is about {format_bytes(smallest)}")
+    )
+    if impossible and uncut is not None and uncut.nbytes > budget_bytes:
+        why = f"nor do tiles go below {format_bytes(uncut.nbytes)} ({uncut.reason})"
+        return InfeasibleError("; ".join(filter(None, (str(missed), why, known))), attempts)
+    if known:
+        found = known
     elif tiles.late or not reasons:
         found = "no tiles were found that help"
     else:

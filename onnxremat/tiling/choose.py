@@ -26,7 +26,7 @@ from onnxremat.core.problem import Limits
 from onnxremat.core.units import format_bytes
 from onnxremat.ort.blocked_layout import block_channels
 from onnxremat.subject import Subject
-from onnxremat.tiling.routes import CHEAP, Choice, Routes
+from onnxremat.tiling.routes import CHEAP, NEAR_CUTS, Choice, Routes
 from onnxremat.tiling.sequence import Sequence
 from onnxremat.tiling.tiling_plan import TilingPlan
 from onnxremat_rewriters.tile import TileView, never_cut, view
@@ -220,7 +220,7 @@ class TileSearch:
 
     def _reasons(self, budget_bytes: int) -> tuple[str]:
         """Why the ops above a budget stay as they are, in one line: what ended the first walk that
-        failed at one of them, or the op that holds most."""
+        failed at one of them, or the op that holds most and what ends tiles nearest to it."""
         if self._late:
             return ("the time for planning was over before tiles that help were found",)
         segments = self._routes.segments()
@@ -235,10 +235,16 @@ class TileSearch:
             return (f"no part of the model can be cut: {failed}",)
         most = max(range(len(held)), key=lambda v: held[v])
         op = self._sequence.imported.graph.ops[most]
-        return (
+        line = (
             f"no part of the model holds less when it is cut: {op.name} ({op.op_type}) has "
-            f"{format_bytes(held[most])} around it",
+            f"{format_bytes(held[most])} around it"
         )
+        for v in range(max(0, most - NEAR_CUTS), min(len(held), most + NEAR_CUTS)):
+            segments.families(v + 1)
+        if segments.failures:
+            nearest = min(segments.failures, key=lambda v: abs(v - most))
+            line += f"; what is nearest to it and ends tiles: {segments.failures[nearest]}"
+        return (line,)
 
 
 def _looked_at(subject: Subject) -> TileView:

@@ -8,7 +8,7 @@ tiles behind the gap make their part of them again.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from math import inf
@@ -18,6 +18,7 @@ from onnxremat.tiling.cut_program import cheapest_route
 from onnxremat.tiling.segments import Option, Segments
 from onnxremat.tiling.sequence import Sequence, droppable
 from onnxremat.tiling.tiling_plan import most_nodes
+from onnxremat_rewriters.tile import never_cut
 
 MOST_DROPPED = 6
 """At most so many values are dropped."""
@@ -72,7 +73,7 @@ class Routes:
         self._room = most_nodes(nodes) - nodes
         self._node_bytes = node_bytes
         self._kinds: dict[tuple[int, ...], Segments] = {}
-        self._cuts = _cuts(sequence)
+        self._cuts = _cuts(sequence, self._barriers())
         self._pruned = False
 
     def cheapest(
@@ -110,6 +111,17 @@ class Routes:
                 self._deadline,
             )
         return self._kinds[dropped]
+
+    def _barriers(self) -> set[int]:
+        """Ops that are never cut and change how much is held: segments end before or start behind
+        them, also where that is no low."""
+        sequence, held = self.sequence, self.sequence.cut_bytes
+        return {
+            v
+            for v, node in enumerate(sequence.imported.op_nodes)
+            if held[v] != held[v + 1]
+            and never_cut(sequence.view, node, self._threads, self._allow_rounding) is not None
+        }
 
     def _route(
         self, dropped: tuple[int, ...], budget_bytes: int, below_ns: float, carry: bool
@@ -185,16 +197,20 @@ class Routes:
         return cost
 
 
-def _cuts(sequence: Sequence) -> tuple[int, ...]:
-    """Where segments may begin and end: where less is held than beside, and at both ends of a
-    stretch where the same is held."""
+def _cuts(sequence: Sequence, barriers: Collection[int]) -> tuple[int, ...]:
+    """Where segments may begin and end: where less is held than beside, at both ends of a stretch
+    where the same is held, and on both sides of `barriers`."""
     held, count = sequence.cut_bytes, sequence.count
     found = [
         c
         for c in range(1, count)
-        if held[c] <= held[c - 1]
-        and held[c] <= held[c + 1]
-        and (held[c] < held[c - 1] or held[c] < held[c + 1])
+        if c in barriers
+        or c - 1 in barriers
+        or (
+            held[c] <= held[c - 1]
+            and held[c] <= held[c + 1]
+            and (held[c] < held[c - 1] or held[c] < held[c + 1])
+        )
     ]
     if len(found) > MOST_CUTS:
         found = sorted(sorted(found, key=lambda c: (held[c], c))[:MOST_CUTS])

@@ -106,6 +106,22 @@ def much_scratch() -> onnx.ModelProto:
     return net.model(net.conv(x, 8, 1, 3))
 
 
+def behind_an_uncut_op() -> onnx.ModelProto:
+    """An op that is not cut, whose output is held while more is made of it: less is held in front
+    of it than behind it."""
+    net = Net()
+    x = net.add("LRN", net.input("x", 1, 8, 64, 64), size=3)
+    x = net.add("Sigmoid", net.add("Concat", x, x, x, x, axis=1))
+    return net.model(net.add("GlobalMaxPool", x))
+
+
+def below_an_uncut_op() -> onnx.ModelProto:
+    """The last op holds most, and can be cut; the one before it cannot."""
+    net = Net()
+    x = net.add("LRN", net.input("x", 1, 8, 64, 64), size=3)
+    return net.model(net.add("Concat", x, x, x, x, axis=1))
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "espcn": lambda: BUILDERS["espcn"](size=192, scale=2),
     "unet": lambda: BUILDERS["unet"](size=128, base=16, levels=3),
@@ -113,6 +129,8 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "transformer": lambda: BUILDERS["transformer"](depth=1, sequence=512, heads=4, width=64),
     "two ranks": two_ranks,
     "long chain": long_chain,
+    "behind an uncut op": behind_an_uncut_op,
+    "below an uncut op": below_an_uncut_op,
     "much scratch": much_scratch,
     "no regions": no_regions,
     "refused": refused,
@@ -207,6 +225,20 @@ def test_a_model_without_regions_says_so_in_one_line(
 def test_of_a_model_with_parts_that_can_be_cut_it_is_not_said_that_it_has_none() -> None:
     (reason,) = choose("refused at its peak", None).reasons
     assert reason.startswith("no part of the model holds less when it is cut: lrn1: LRN: ")
+
+
+def test_regions_start_behind_an_op_that_is_not_cut() -> None:
+    plan = choose("behind an uncut op", None)
+    own = sum(4 * 64 * 64 * channels for channels in (32, 32))  # Concat and Sigmoid
+    assert plan.regions
+    assert plan.peak_bytes < 0.6 * own  # what the LRN holds
+
+
+def test_the_reason_names_what_ends_tiles_near_the_op_that_holds_most() -> None:
+    (reason,) = choose("below an uncut op", None).reasons
+    most, _, nearest = reason.partition("; ")
+    assert "(Concat) has 655.4 kB around it" in most
+    assert "LRN" in nearest
 
 
 def test_the_reason_names_the_op() -> None:
