@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from docs import tile_ops_page
 from docs.planners_page import PAGE, PAPERS, page
 from onnxremat.planners import PLANNERS
 from tests.contributing import ROOT, example
@@ -63,6 +64,11 @@ def test_the_source_distribution_has_what_the_readme_names(tmp_path: Path) -> No
 
 def test_the_page_of_planners_is_what_the_table_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "write it: python -m docs.planners_page"
+
+
+def test_the_page_of_ops_that_are_cut_is_what_the_table_says() -> None:
+    made = tile_ops_page.page()
+    assert tile_ops_page.PAGE.read_text(encoding="utf-8") == made, "python -m docs.tile_ops_page"
 
 
 def test_the_papers_of_planners_are_those_that_the_table_names() -> None:

@@ -40,7 +40,8 @@ class Draw:
 class Case:
     """A node, its inputs' shapes, its weights, and the axes of its output that may be cut.
 
-    `dtype`: of the inputs. `made`: shape and type of the output, where onnx cannot tell.
+    `dtype`: of the inputs. `given`: inputs that are known at run time only, whose values cannot be
+    random (indices). `made`: shape and type of the output, where onnx cannot tell.
     """
 
     op: str
@@ -52,15 +53,18 @@ class Case:
     outputs: Sequence[str] = ("y",)
     opset: int = 17
     dtype: int = TensorProto.FLOAT
+    given: dict[str, Array] = field(default_factory=dict)
     domain: str = ""
     made: tuple[tuple[int, ...], int] | None = None
 
     def model(self) -> onnx.ModelProto:
-        order = self.order or [*self.inputs, *self.weights]
+        order = self.order or [*self.inputs, *self.given, *self.weights]
         node = helper.make_node(
             self.op, list(order), list(self.outputs), "node", domain=self.domain, **self.attributes
         )
-        made = build([node], self.inputs, self.weights, self.outputs, self.opset, self.dtype)
+        made = build(
+            [node], self.inputs, self.weights, self.outputs, self.opset, self.dtype, self.given
+        )
         if self.made is not None:
             shape, dtype = self.made
             made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", dtype, shape))
@@ -386,9 +390,10 @@ def gather_elements(draw: Draw) -> Case:
     taken = [draw.int(1, size) for size in shape]  # indices may leave out the ends of other axes
     taken[axis] = draw.int(1, 12)
     kind = draw.one([np.int32, np.int64])
-    weights = {"i": np.asarray(draw.rng.integers(-shape[axis], shape[axis], taken), kind)}
+    indices = {"i": np.asarray(draw.rng.integers(-shape[axis], shape[axis], taken), kind)}
     attributes = {"axis": axis - draw.one([0, rank])}
-    return Case("GatherElements", {"x": shape}, range(rank), weights, attributes)
+    weights, given = draw.one([(indices, {}), ({}, indices)])
+    return Case("GatherElements", {"x": shape}, range(rank), weights, attributes, given=given)
 
 
 FACTORS = [

@@ -68,12 +68,17 @@ def build(
     outputs: Sequence[str],
     opset: int = 17,
     dtype: int = TensorProto.FLOAT,
+    given: Mapping[str, Array] | None = None,
 ) -> onnx.ModelProto:
-    """A model whose value_info names every value's type."""
+    """A model whose value_info names every value's type. `given` are inputs as these arrays are."""
+    stated = [helper.make_tensor_value_info(n, dtype, s) for n, s in inputs.items()]
+    for name, array in (given or {}).items():
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        stated.append(helper.make_tensor_value_info(name, kind, array.shape))
     graph = helper.make_graph(
         nodes,
         "test",
-        [helper.make_tensor_value_info(n, dtype, s) for n, s in inputs.items()],
+        stated,
         [onnx.ValueInfoProto(name=name) for name in outputs],
         [numpy_helper.from_array(a, name) for name, a in weights.items()],
     )
@@ -133,10 +138,14 @@ def same_bits(a: Array, b: Array) -> bool:
 
 
 def tiled_exactly(
-    model: onnx.ModelProto, *regions: Region, threads: int = THREADS, known: bool = True
+    model: onnx.ModelProto,
+    *regions: Region,
+    threads: int = THREADS,
+    known: bool = True,
+    given: Mapping[str, Array] | None = None,
 ) -> Tiled:
     """Tile, and check: the argument unchanged, a valid model (if onnx knows its ops), nothing
-    refused, the same bits."""
+    refused, the same bits. Inputs that are not `given` are random."""
     before = model.SerializeToString()
     types, channels = types_of(model), block_channels(model)
     made = tile(model, regions, types, threads=threads, block_channels=channels)
@@ -146,8 +155,8 @@ def tiled_exactly(
     assert len(made.origin) == len(made.model.graph.node)
     if known:
         onnx.checker.check_model(made.model, full_check=False)
-    given = feeds(model)
-    pairs = zip(run(model, given, threads), run(made.model, given, threads), strict=True)
+    fed = {**feeds(model), **(given or {})}
+    pairs = zip(run(model, fed, threads), run(made.model, fed, threads), strict=True)
     assert all(same_bits(a, b) for a, b in pairs)
     return made
 

@@ -38,12 +38,12 @@ def check(draw: Draw, case: Case) -> None:
     carry = bool(draw.int(0, 1))
     if carry:
         model = behind_identities(model)
-    region = Region(tuple(case.inputs), (output.name,), tuple(grid), carry=carry)
+    region = Region((*case.inputs, *case.given), (output.name,), tuple(grid), carry=carry)
     if ROWS[case.op].guard is tails.guard:
         refused = tile(model, [region], types_of(model), threads=threads).refused
         assume(not refused or "last elements" not in refused[0].reason)
     known = not case.op.startswith("Simplified")
-    made = tiled_exactly(model, region, threads=threads, known=known)
+    made = tiled_exactly(model, region, threads=threads, known=known, given=case.given)
     crops_only = case.op in ("Concat", "Split", "Slice")
     crops_only |= carry  # the first tile may have had to make all
     assert crops_only or len({o.tile for o in made.origin if o.tile is not None}) > 1
