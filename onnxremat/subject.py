@@ -176,6 +176,10 @@ def optimized_feed(feed: Feed, level: OptimizationLevel) -> Feed:
     return done
 
 
+_WHILE_RUNNING = "Error in execution"
+"""Said by ONNX Runtime of what it has opened and could not run."""
+
+
 def prepare(
     model: Path | LoadedModel, options: ModelFields, progress: ProgressReport = silent
 ) -> Subject:
@@ -200,8 +204,14 @@ def prepare(
         progress("optimizing the model")
         feed = optimized_feed(feed, OptimizationLevel(options.optimize))
     listener = stage(progress, "running the model to learn sizes, workspace and times")
-    released = settled_release(feed, release(feed.loaded.model))
-    subject = studied(feed, released, listener)
+    try:
+        released = settled_release(feed, release(feed.loaded.model))
+        subject = studied(feed, released, listener)
+    except ModelError as error:
+        if options.inputs is None and _WHILE_RUNNING in str(error):
+            hint = "it was run on random values: --inputs FILE.npz gives it others"
+            raise ModelError(f"{error} ({hint})") from error
+        raise
     if not subject.settled:
         progress(UNSETTLED)
     return replace(subject, sized=feed.optimized is not None or _made_for_sizes(feed.loaded.model))

@@ -372,12 +372,18 @@ def _run() -> int:
         if type(error).__module__.startswith(("click", "typer")) and hasattr(
             error, "format_message"
         ):
-            _tell(f"onnxremat: {printable(error.format_message())}")
+            said = error.format_message()
+            _tell(said if _is_help(error) else f"onnxremat: {printable(said)}")
             return UsageError.exit_code
         raise
     if code == Interrupted.exit_code:  # typer returns it for a KeyboardInterrupt
         return _failed("interrupted, nothing was written", code)
     return int(code)
+
+
+def _is_help(error: Exception) -> bool:
+    """Whether no command was given, and the message is the help."""
+    return type(error).__name__ == "NoArgsIsHelpError"
 
 
 def _failed(message: str, code: int, attempts: "Sequence[Attempt]" = ()) -> int:

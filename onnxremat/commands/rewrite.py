@@ -94,7 +94,10 @@ def default_output(model: Path, limit: MemoryLimit, options: Options | None = No
     """`model.4mb.onnx` beside `model.onnx` for a limit of 4MB; `model.60pct.onnx` for 60%.
 
     What makes the file another kind of file stands in its name too: `model.60pct.stock.onnx`.
+    Raises UsageError for a path that ends in no name.
     """
+    if not model.name:
+        raise UsageError(f"{model} is no model file")
     options = options or Options()
     parts = [re.sub(r"[^a-z0-9.]", "", limit.text.lower().replace("%", "pct"))]
     if options.optimize != "none":

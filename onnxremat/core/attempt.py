@@ -6,6 +6,8 @@ TAKEN = "taken"
 """The outcome of the plan that is written."""
 WHOLE_OPS = "whole ops"
 """Said of what is planned where nothing is cut."""
+ORIGINAL = "original"
+"""Said of the model as it came."""
 
 
 @dataclass(frozen=True, slots=True)

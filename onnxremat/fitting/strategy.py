@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 
+from onnxremat.core.attempt import ORIGINAL, TAKEN, Attempt
 from onnxremat.core.bounds import PeakBound, peak_bound
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
@@ -45,7 +46,7 @@ from onnxremat.ort.recipe import ExecutionOrder
 from onnxremat.planners import PLANNERS
 from onnxremat.stages import CHOOSING, PLANNING, ProgressReport
 from onnxremat.subject import Subject, with_substitutes
-from onnxremat.targets.target import Target, own_schedule
+from onnxremat.targets.target import Made, Target, own_schedule
 from onnxremat.tiling import (
     TileSearch,
     Tiling,
@@ -55,6 +56,7 @@ from onnxremat.tiling import (
     tiled_subject,
     uncut_bound,
 )
+from onnxremat_rewriters.recompute import Rewritten
 from onnxremat_rewriters.substitutes import substitutions
 
 TILING_TARGETS = (1.0, 0.95, 0.88, None)
@@ -154,12 +156,34 @@ class Attempts:
             attempts += [one for each in again for one in each.attempts]
             tried += again
         plans, cut = plans_of(tried), self.options.tiles
+        if not plans and self._keeps_as_it_came():
+            plans = [self._as_it_came(given)]
+            attempts += plans[0].attempts
         if plans:
             return taken_of(self._best_of(plans), attempts)
         bound = self._uncut_bound(base) if cut else None
         raise why_missed(
             tried, tiled, self.deadline, self.budget, bound, cut=cut, attempts=tuple(attempts)
         )
+
+    def _keeps_as_it_came(self) -> bool:
+        """Whether the original keeps the limit, and can be the result: a few bytes that its own
+        order takes more without unread values, or with a node for one, are no reason to miss it."""
+        target, budget = self.target, self.budget
+        return target.takes_original and budget is not None and target.original.peak_bytes <= budget
+
+    def _as_it_came(self, given: Subject) -> Planned:
+        """The original, in its own order."""
+        problem = Problem(given.imported.graph, self.target.rules, budget_bytes=self.budget)
+        own = own_schedule(given.imported, ExecutionOrder(self.options.order))
+        plan = make_plan(problem, own, "given_order", peak_bound_bytes=0)
+        model, peak = given.feed.loaded.model, self.target.original.peak_bytes
+        rewritten = Rewritten(model, tuple(range(len(model.graph.node))), 0)
+        made = Made(rewritten, model, self.target.original, peak)
+        attempt = Attempt(
+            ORIGINAL, plan.planner, self.budget, plan.peak_bytes, peak, peak, 0.0, TAKEN, 0.0
+        )
+        return Planned(given, plan, made, attempts=(attempt,))
 
     def _smallest_of_all(self, whole: Subject) -> Planned:
         """The smallest peak of whole ops and tiles: nothing that planning for a limit would not do
@@ -246,7 +270,16 @@ class Attempts:
 
     def _bound(self, subject: Subject) -> PeakBound | None:
         rules = self.target.bound_rules
-        return None if rules is None else peak_bound(subject.imported.graph, rules)
+        if rules is None:
+            return None
+        bound = peak_bound(subject.imported.graph, rules)
+        return None if self._is_refuted(subject, bound) else bound
+
+    def _is_refuted(self, subject: Subject, bound: PeakBound) -> bool:
+        """Whether the model itself takes less, measured, than the bound of its ops says: then the
+        rules hold some value that the runtime does not."""
+        own = min(self.target.original.peak_bytes, self.target.released.peak_bytes)
+        return not (subject.replaced or subject.sized) and own < bound.nbytes
 
     def _bound_above_limit(self, subject: Subject) -> PeakBound | None:
         """The bound of an op that alone exceeds the limit, None if none is proved to do so."""

@@ -37,6 +37,7 @@ class StaticTarget(Target):
     rules = replace(GENERIC_RULES, count_workspace=False, alignment_bytes=64)
     bound_rules = rules
     node_bytes = 0
+    takes_original = False
     tolerance = 0.1
 
     @classmethod

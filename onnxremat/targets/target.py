@@ -83,7 +83,7 @@ class Target(ABC):
     `rules`: of memory, for everything that plans. `bound_rules`: rules under which no schedule can
     go below the bound in this target, None if nothing is proved there. `node_bytes`: what the
     runtime keeps for each node that a file has more, beside buffers. `tolerance`: the share by
-    which forecasts may err.
+    which forecasts may err. `takes_original`: whether the model as it came can be what is written.
 
     `recipe`: the session options that the file is to be opened with. `original` and `released`: the
     figure of the model as it came, and without values that nobody reads.
@@ -93,6 +93,7 @@ class Target(ABC):
     bound_rules: ClassVar[MemoryRules | None]
     node_bytes: ClassVar[int]
     tolerance: ClassVar[float]
+    takes_original: ClassVar[bool] = True
 
     progress: ProgressReport
     recipe: Recipe

@@ -1,6 +1,7 @@
 """`rewrite` from Python: what comes back, what is written, what is carried along."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxremat
 from onnxremat.commands.rewrite import default_output, rewrite
+from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.core.problem import PlanStatus
 from onnxremat.core.units import parse_limit
 from onnxremat.options import ModelOptions, Options
@@ -281,3 +283,81 @@ def test_the_smallest_peak_is_not_above_the_original_where_ops_hold_little(tmp_p
     result = rewrite(path, "min", QUICK)
     assert not result.replaced
     assert result.rewritten.peak_bytes <= result.original.peak_bytes
+
+
+def unread_indices(path: Path) -> Path:
+    """A TopK whose indices nobody reads hold twice what its values do."""
+    nodes = [
+        helper.make_node("Exp", ["x"], ["a"], "a"),
+        helper.make_node("TopK", ["a", "k"], ["v", "i"], "top", axis=1),
+        helper.make_node("Tanh", ["v"], ["t"], "t"),
+        helper.make_node("ReduceMean", ["t"], ["y"], "y", axes=[0, 1]),
+    ]
+    count = numpy_helper.from_array(np.array([256], np.int64), "k")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [512, 256])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])
+    graph = helper.make_graph(nodes, "unread", [x], [y], [count])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def unread_half(path: Path) -> Path:
+    """The Size that frees the unread half of a Split makes the peak eight bytes higher."""
+    nodes = [
+        helper.make_node("Exp", ["x"], ["a"], "a"),
+        helper.make_node("Split", ["a", "halves"], ["l", "r"], "split", axis=1),
+        helper.make_node("Tanh", ["l"], ["t"], "t"),
+        helper.make_node("ReduceMean", ["t"], ["y"], "y", axes=[0, 1]),
+    ]
+    halves = numpy_helper.from_array(np.array([256, 256], np.int64), "halves")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [512, 512])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])
+    graph = helper.make_graph(nodes, "half", [x], [y], [halves])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("make", [unread_indices, unread_half])
+def test_the_limit_that_the_model_itself_keeps_is_met(
+    make: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    path = make(tmp_path / "m.onnx")
+    result = rewrite(path, "100%", replace(QUICK, tiling=False), output=tmp_path / "o.onnx")
+    assert result.limit_bytes is not None
+    assert result.rewritten.peak_bytes <= result.limit_bytes == result.original.peak_bytes
+    assert result.floor.nbytes <= result.rewritten.peak_bytes
+    assert result.verification is not None
+    assert result.verification.identical
+    onnxremat.open_session(tmp_path / "o.onnx")
+
+
+@pytest.mark.parametrize("path", [".", "/", ""])
+def test_a_path_without_a_name_is_refused(path: str) -> None:
+    with pytest.raises(UsageError, match="no model file"):
+        default_output(Path(path), parse_limit("min"))
+
+
+def test_a_model_that_fails_on_random_values_says_how_to_give_others(tmp_path: Path) -> None:
+    """A shape that is read: random integers are 0 or 1, and no such shape has seven elements."""
+    nodes = [
+        helper.make_node("Exp", ["x"], ["e"], "e"),
+        helper.make_node("Add", ["shape", "one"], ["s"], "s"),
+        helper.make_node("Reshape", ["e", "s"], ["r"], "r"),
+        helper.make_node("Neg", ["r"], ["y"], "y"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [7])
+    shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [2])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", "b"])
+    one = numpy_helper.from_array(np.array(1, np.int64), "one")
+    graph = helper.make_graph(nodes, "particular", [x, shape], [y], [one])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path, given = tmp_path / "m.onnx", tmp_path / "given.npz"
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match="random values: --inputs"):
+        rewrite(path, "min", QUICK)
+    np.savez(given, x=np.zeros(7, "f"), shape=np.array([0, 6]))
+    result = rewrite(path, "min", replace(QUICK, inputs=given))
+    assert result.verification is not None
+    assert result.verification.identical

@@ -12,6 +12,8 @@ from pathlib import Path
 import onnx
 
 from onnxremat.core.errors import ModelError
+from onnxremat.importer.execution_order import EAGER_OPS
+from onnxremat.importer.nodes import reads
 from onnxremat.importer.values import ValueType
 from onnxremat.ort.child import actions as worker_actions
 from onnxremat.ort.child.heap_trace import HeapTrace, Segment
@@ -87,17 +89,38 @@ def count_heap(
         return CountedHeap(reason=f"with marks between its nodes, {error}")
     if "unavailable" in answer:
         return CountedHeap(reason=answer["unavailable"])
-    return _counted(marked, HeapTrace.from_dict(answer))
+    return _counted(marked, HeapTrace.from_dict(answer), _released_at_once(model, outputs))
 
 
-def _counted(marked: MarkedModel, trace: HeapTrace) -> CountedHeap:
-    """The trace in terms of nodes. After the last mark comes a segment of no node."""
+def _released_at_once(
+    model: onnx.ModelProto, outputs: Mapping[int, Sequence[ValueType | None]]
+) -> dict[int, int]:
+    """Bytes of what each node makes for Shape and Size nodes alone, by node. They read it at once:
+    it is released before the mark of the node, and is an output all the same."""
+    waiting = {value.name for value in model.graph.output}
+    read = set[str]()
+    for node in model.graph.node:
+        (read if node.op_type in EAGER_OPS else waiting).update(reads(node))
+    released = dict[int, int]()
+    for v, kinds in outputs.items():
+        for name, kind in zip(model.graph.node[v].output, kinds, strict=False):
+            if kind is not None and kind.has_size and name in read and name not in waiting:
+                released[v] = released.get(v, 0) + kind.nbytes
+    return released
+
+
+def _counted(marked: MarkedModel, trace: HeapTrace, released: Mapping[int, int]) -> CountedHeap:
+    """The trace in terms of nodes; `released` are bytes that a node makes and that are gone at its
+    mark. After the last mark comes a segment of no node."""
     found = len(trace.segments)
     if trace.complete and found != len(marked.nodes) + 1:
         return CountedHeap(
             reason=f"{found - 1} marks were seen instead of {len(marked.nodes)} in a run"
         )
-    segments = dict(zip(marked.nodes, trace.segments, strict=False))
+    segments = {
+        v: replace(one, made_bytes=one.made_bytes + released.get(v, 0))
+        for v, one in zip(marked.nodes, trace.segments, strict=False)
+    }
     if not trace.complete:
         return CountedHeap(segments, reason="the time for measuring was over")
     worst = min(trace.peak_segment, len(marked.nodes) - 1)

@@ -341,3 +341,24 @@ def test_events_of_bodies_are_not_kept(tmp_path: Path) -> None:
     assert seen.order == (0,)
     assert seen.nodes[0].time_ns == 5000
     assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("unread", [0, 1])
+def test_an_output_that_is_released_at_once_is_no_workspace(unread: int) -> None:
+    """TopK is counted on the heap; of its outputs one is read by Size alone, as `release` has it."""
+    pytest.importorskip("memray", reason="the heap is counted by memray")
+    made = ["values", "indices"]
+    graph = model(
+        [
+            node("TopK", ["x", "k"], made, axis=0),
+            node("Size", [made[unread]], ["count"]),
+            node("Identity", [made[1 - unread]], ["y"]),
+        ],
+        [value("x")],
+        ["y", "count"],
+        {"k": np.array([SHAPE[0]], np.int64)},
+    )
+    found = profiled(graph, {"x": np.zeros(SHAPE, np.float32)})
+    assert found.heap is not None
+    assert not found.heap.reason
+    assert found.nodes[0].workspace_bytes < SLACK_BYTES
