@@ -85,7 +85,7 @@ def two_ranks() -> onnx.ModelProto:
     net = Net()
     x = net.conv(net.input("x", 1, 3, 64, 64), 3, 16, 3)
     x = net.conv(net.add("Relu", x), 16, 4, 3)
-    return net.model(x, net.add("ReduceMax", x, axes=[1], keepdims=0))
+    return net.model(x, net.add("ReduceSumSquare", x, axes=[1], keepdims=0))
 
 
 def long_chain() -> onnx.ModelProto:

@@ -193,6 +193,18 @@ def average(site: Site, rule: Rule, threads: int) -> Guard:
     return _widened(made, range(len(made) - 1, 1, -1), orders)
 
 
+def whole_lines(site: Site, rule: Rule, threads: int) -> Guard:
+    """Of zeros of either sign one or the other is kept, in vectors and at the end of a line: lines
+    of the last axis are whole."""
+    shape = site.made()
+    last = max((a for a, size in enumerate(shape) if size > 1), default=0)
+
+    def widen(box: Box) -> Box:
+        return (*box[:last], (0, shape[last]), *box[last + 1 :]) if shape else box
+
+    return widen
+
+
 def power(site: Site, rule: Rule, threads: int) -> Guard:
     """Pow: with one element on the last axis, an exponent for all is taken as one of many."""
     made = site.made()

@@ -32,6 +32,8 @@ Types = frozenset[str] | None
 ANY: Types = None
 """Whatever the elements are."""
 FLOAT: Types = frozenset({"float"})
+COUNTS: Types = frozenset({"int8", "int32", "int64", "uint8", "uint32", "uint64"})
+"""Of floats the greater of two zeros is the first or the second, in vectors and at their end."""
 HALVES: Types = frozenset({"float", "float16"})
 """The kernel is that of float32, between two Casts if the elements are float16."""
 
@@ -70,8 +72,10 @@ ROWS: Mapping[str, Row] = {
     **_rows(
         Row(pointwise.elementwise, MOVED),
         "Abs And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Equal Greater GreaterOrEqual "
-        "Identity IsInf IsNaN Less LessOrEqual Max Min Neg Not Or Relu Sign Where Xor",
+        "Identity IsInf IsNaN Less LessOrEqual Neg Not Or Relu Sign Xor",
     ),
+    **_rows(Row(pointwise.elementwise, MOVED, COUNTS), "Max Min"),
+    "Where": _guarded(pointwise.elementwise, exactness.whole_lines, ANY),
     **_rows(
         Row(pointwise.elementwise, ROUNDED_ONCE),
         "Add Ceil Div Floor Mean Mod Mul Reciprocal Round Sqrt Sub Sum",
@@ -91,8 +95,8 @@ ROWS: Mapping[str, Row] = {
     ),
     "Pow": _guarded(pointwise.elementwise, exactness.power, ANY),
     **_rows(
-        Row(pointwise.elementwise, "each element is scaled by itself, or looked up in a table"),
-        "QLinearAdd QLinearLeakyRelu QLinearMul QLinearSigmoid",
+        Row(pointwise.elementwise, "each element is looked up in a table"),
+        "QLinearLeakyRelu QLinearSigmoid",
     ),
     "Clip": Row(pointwise.first_only, MOVED),
     "Dropout": Row(pointwise.dropout, MOVED),
@@ -102,7 +106,7 @@ ROWS: Mapping[str, Row] = {
     "Conv": _guarded(sliding.conv, exactness.conv),
     **_rows(Row(sliding.conv, INTEGERS), "ConvInteger QLinearConv"),
     "ConvTranspose": _guarded(sliding.conv_transpose, exactness.conv_transpose),
-    "MaxPool": Row(sliding.pool, MOVED),
+    "MaxPool": _guarded(sliding.pool, exactness.whole_lines, ANY),
     "AveragePool": _guarded(sliding.pool, exactness.average),
     "GlobalAveragePool": Row(sliding.global_pool, WHOLE_LINES, FLOAT),
     "GlobalMaxPool": Row(sliding.global_pool, MOVED),
@@ -147,7 +151,8 @@ ROWS: Mapping[str, Row] = {
     ),
     **_rows(Row(matrices.one_axis, WHOLE_LINES, FLOAT), "CumSum LpNormalization"),
     "InstanceNormalization": _guarded(matrices.instance_norm, exactness.statistics),
-    **_rows(Row(matrices.reduction, MOVED), "ArgMax ArgMin ReduceMax ReduceMin"),
+    **_rows(Row(matrices.reduction, MOVED), "ArgMax ArgMin"),
+    **_rows(Row(matrices.reduction, MOVED, COUNTS), "ReduceMax ReduceMin"),
     **_rows(
         Row(matrices.reduction, WHOLE_LINES, FLOAT), "ReduceL1 ReduceL2 ReduceProd ReduceSumSquare"
     ),
@@ -172,6 +177,9 @@ WHOLE = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), "a step needs the one before"),
     **dict.fromkeys(("If", "Loop", "Scan"), "it runs a graph of its own"),
     "NonZero": "its shape depends on the data",
+    **dict.fromkeys(
+        ("QLinearAdd", "QLinearMul"), "what lies between two integers goes up or down by its place"
+    ),
     "DynamicQuantizeLinear": "its scale needs the least and greatest of all elements",
 }
 """Ops that are always made whole, and why."""

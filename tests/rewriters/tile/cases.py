@@ -225,22 +225,19 @@ def inverted(op: str) -> Callable[[Draw], Case]:
 
 
 def parametric(op: str) -> Callable[[Draw], Case]:
-    """QLinear ops of one or two operands: each with its scale and zero point, then the result's."""
+    """QLinear ops of one operand: with its scale and zero point, then the result's."""
 
     def make(draw: Draw) -> Case:
         shape = (*shape_of(draw, 0, 2), *draw.ints(2, 1, 40))
         signed = draw.int(0, 1)
         kind = TensorProto.INT8 if signed else TensorProto.UINT8
         weights = {}
-        for name in "abc":
+        for name in "ac":
             weights[f"{name}s"] = np.asarray(np.float32(draw.one([0.02, 0.1, 0.37])))
             zero = draw.int(-9, 9) if signed else draw.int(90, 140)
             weights[f"{name}z"] = np.asarray(zero, np.int8 if signed else np.uint8)
         inputs, order = {"x": shape}, ["x", "as", "az"]
         attributes = {"alpha": 0.3} if op == "QLinearLeakyRelu" else {}
-        if op in ("QLinearAdd", "QLinearMul"):
-            inputs["z"] = broadcast(draw, shape)
-            order += ["z", "bs", "bz"]
         order += ["cs", "cz"]
         read = {name: value for name, value in weights.items() if name in order}
         return Case(
@@ -670,7 +667,9 @@ def reduction(op: str) -> Callable[[Draw], Case]:
             weights["a"] = np.array(sorted(axes), np.int64)
         else:
             attributes["axes"] = sorted(axes)
-        return Case(op, {"x": shape}, cut, weights, attributes)
+        counted = op in ("ReduceMax", "ReduceMin")
+        kind = TensorProto.INT32 if counted else TensorProto.FLOAT
+        return Case(op, {"x": shape}, cut, weights, attributes, dtype=kind)
 
     return make
 
@@ -690,12 +689,12 @@ CASES: dict[str, tuple[Callable[[Draw], Case], ...]] = {
     **{op: (unary(op), half(op)) for op in ("Erf", "Exp", "Sigmoid", "Tanh")},
     **_each(unary, "IsInf IsNaN"),
     **_each(with_tail, "Acos Asin Atan Celu Cos Elu Log Mish Selu Sin Softplus"),
-    **_each(binary, "Add Sub Mul Div Pow PRelu Max Min Mean Sum"),
+    **_each(binary, "Add Sub Mul Div Pow PRelu Mean Sum"),
     **_each(binary, "Equal Greater GreaterOrEqual Less LessOrEqual"),
     **_each(logical, "And Or Xor"),
-    **_each(integer, "BitwiseAnd BitwiseOr BitwiseXor Mod"),
+    **_each(integer, "BitwiseAnd BitwiseOr BitwiseXor Max Min Mod"),
     **_each(inverted, "BitwiseNot Not"),
-    **_each(parametric, "QLinearAdd QLinearLeakyRelu QLinearMul QLinearSigmoid"),
+    **_each(parametric, "QLinearLeakyRelu QLinearSigmoid"),
     "Clip": (clip,),
     "Where": (where,),
     "Cast": (cast,),

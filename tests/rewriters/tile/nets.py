@@ -96,6 +96,10 @@ def types_of(model: onnx.ModelProto) -> dict[str, ValueType]:
     return {name: kind for name, kind in found.items() if kind is not None}
 
 
+ZEROS = 0.3
+"""This share of floats are zeros of either sign: what compares them may keep one or the other."""
+
+
 def feeds(model: onnx.ModelProto, seed: int = 1) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     made = {}
@@ -103,6 +107,8 @@ def feeds(model: onnx.ModelProto, seed: int = 1) -> dict[str, Array]:
         kind = v.type.tensor_type
         dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
         numbers = rng.standard_normal([d.dim_value for d in kind.shape.dim])
+        zeros = rng.random(numbers.shape) < ZEROS
+        numbers = np.where(zeros, np.copysign(0.0, numbers), numbers)
         made[v.name] = np.asarray(numbers if dtype.kind == "f" else numbers * 40, dtype)
     return made
 
