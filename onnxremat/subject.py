@@ -8,6 +8,7 @@
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import onnx
@@ -28,6 +29,7 @@ from onnxremat.importer import (
     open_inputs,
 )
 from onnxremat.importer.execution_order import EAGER_OPS
+from onnxremat.importer.value_sizes import sizes_from_values
 from onnxremat.options import ModelFields
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.run_limit import limit_runs
@@ -109,6 +111,12 @@ class Subject:
     def settled(self) -> bool:
         """Whether the runtime executes the nodes of the released model as they stand."""
         return self.profile.is_of(self.released.model, self.feed.recipe.execution_order)
+
+    @cached_property
+    def fixed_types(self) -> Mapping[str, ValueType]:
+        """`types` of the values whose sizes are the same whatever values the inputs have."""
+        varying = sizes_from_values(self.released.model)
+        return {name: kind for name, kind in self.types.items() if name not in varying}
 
     def released_source(self) -> ModelSource:
         """The released model, to be run."""
@@ -243,7 +251,7 @@ def with_substitutes(
     made = substitute(
         subject.released.model,
         held,
-        subject.types,
+        subject.fixed_types,
         substitutions=substitutions,
         threshold_bytes=threshold_bytes,
     )

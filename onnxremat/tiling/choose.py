@@ -249,7 +249,7 @@ class TileSearch:
 
 def _looked_at(subject: Subject) -> TileView:
     model = subject.released.model
-    return view(model, subject.types, block_channels(model))
+    return view(model, subject.fixed_types, block_channels(model))
 
 
 def uncut_bound(subject: Subject, tiling: Tiling) -> PeakBound:

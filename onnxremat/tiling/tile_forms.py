@@ -28,7 +28,7 @@ def tileable_subject(
             for v, node in enumerate(imported.op_nodes)
             if op_bytes(imported.graph, rules, v) >= least
         }
-    made = tileable(subject.released.model, subject.types, rounding)
+    made = tileable(subject.released.model, subject.fixed_types, rounding)
     if not made.changed:
         return subject
     again = studied(subject.feed, release(made.model))

@@ -23,7 +23,7 @@ def tiled_subject(subject: Subject, plan: TilingPlan) -> Subject:
     made = tile(
         model,
         plan.regions,
-        subject.types,
+        subject.fixed_types,
         threads=plan.threads,
         allow_rounding=plan.allow_rounding,
         block_channels=block_channels(model),

@@ -140,9 +140,9 @@ class TileWalk:
     def _leave(self, name: str, index: int) -> None:
         """A value of node `index` that is read behind j: the tile makes its share of it."""
         view = self._sequence.view
-        shape = view.types[name].shape
         number = 1 if self._grid.carry else self._grid.axes[-1][1] // 2
         try:
+            shape = view.shape(name)
             box, before = self._share(shape, number), self._share(shape, number - 1)
         except CannotTile as error:
             raise CannotTile(f"{view.label(index)}: {error}") from None

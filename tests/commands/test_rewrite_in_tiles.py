@@ -5,9 +5,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 
+import onnxremat
 from models import BUILDERS
 from onnxremat.cli.report import as_json, audit_text, rewrite_text
 from onnxremat.commands.audit import audit
@@ -178,3 +181,36 @@ def test_what_needs_rounding_is_said_and_kept(op: str, tmp_path: Path) -> None:
     assert result.verification is not None and result.verification.rounding
     assert result.verification.rounding.worst < 1e-4
     assert f"1 {op} (rounds differently)" in rewrite_text(result)
+
+
+def compressed() -> onnx.ModelProto:
+    """Rows that the values choose, convolved."""
+    net = Net()
+    image = net.input("x", 1, 3, 64, 48)
+    x = net.conv(image, 3, 16, 3)
+    means = net.add("ReduceMean", image, axes=[0, 1, 3], keepdims=0)
+    chosen = net.add("Greater", means, net.constant(np.float32(0)))
+    rows = net.add("Compress", x, chosen, axis=2)
+    y = net.conv(net.add("Relu", net.conv(rows, 16, 96, 3)), 96, 4, 3)
+    return net.model(net.add("Sigmoid", y))
+
+
+def test_what_lies_behind_sizes_that_values_choose_is_not_cut(tmp_path: Path) -> None:
+    """The file is right at values that keep more and fewer rows than those it was planned with."""
+    path, written = tmp_path / "m.onnx", tmp_path / "o.onnx"
+    onnx.save(compressed(), path)
+    result = rewrite(path, "min", QUICK, output=written)
+    assert result.verification is not None
+    original = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = onnxremat.open_session(written)
+    rng = np.random.default_rng(0)
+    rows = set()
+    for share in (0.2, 0.5, 0.9):
+        shift = np.where(rng.random(64) < share, 1, -1)[:, None]
+        x = np.asarray(rng.standard_normal((1, 3, 64, 48)) + shift, np.float32)
+        (expected,) = original.run(None, {"x": x})
+        (made,) = session.run(None, {"x": x})
+        assert made.shape == expected.shape
+        np.testing.assert_allclose(made, expected, atol=1e-4)
+        rows.add(made.shape[2])
+    assert len(rows) == 3

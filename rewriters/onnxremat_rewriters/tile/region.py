@@ -158,7 +158,7 @@ def _targets(view: TileView, region: Region) -> Iterable[tuple[tuple[int, ...], 
         raise ValueError("a region has at least one output and a grid of one or two axes")
     if len({axis for axis, _ in region.grid}) < len(region.grid):
         raise ValueError("an axis stands in the grid twice")
-    shapes = {name: _shape(view, name) for name in region.outputs}
+    shapes = {name: view.shape(name) for name in region.outputs}
     ranges = {}
     for axis, tiles in region.grid:
         if not all(0 <= axis < len(shape) for shape in shapes.values()):
@@ -274,7 +274,7 @@ def _boxes_read(view: TileView, index: int, step: TileStep) -> Iterator[tuple[st
     for i, box in step.reads.items():
         name = view.nodes[index].input[i]
         if name and not view.is_constant(name):
-            yield name, whole(_shape(view, name)) if box is None else box
+            yield name, whole(view.shape(name)) if box is None else box
 
 
 def _taken_over(before: Box | None, wanted: Box) -> Carried | None:
@@ -344,13 +344,6 @@ def _prepare(
         return error
 
 
-def _shape(view: TileView, name: str) -> tuple[int, ...]:
-    kind = view.types.get(name)
-    if kind is None:
-        raise CannotTile(f"the shape of {name!r} is not known")
-    return kind.shape
-
-
 @dataclass(frozen=True)
 class Reach:
     """How far back from a value a cut can be followed.
@@ -378,7 +371,7 @@ def follow(
 
     Tried with a tile in the middle, one of `tiles` on each axis (of at least one element).
     """
-    shape = _shape(view, output)
+    shape = view.shape(output)
     box = list(whole(shape))
     for axis in axes:
         size = max(1, shape[axis] // tiles)
@@ -391,7 +384,7 @@ def follow(
     for index in range(last, -1, -1):
         names = [name for name in view.nodes[index].output if name in wanted]
         for name in names:
-            if not partial_axes(wanted[name], _shape(view, name)):
+            if not partial_axes(wanted[name], view.shape(name)):
                 boundary[name] = "the whole of it is needed for every tile"
         if not names or any(name in boundary for name in names):
             boundary.update({n: boundary.get(n, "made with another output") for n in names})
@@ -411,5 +404,5 @@ def follow(
     for name in wanted:
         if name not in view.producer:
             boundary[name] = "it is an input of the model"
-    parts = {name: partial_axes(b, _shape(view, name)) for name, b in wanted.items()}
+    parts = {name: partial_axes(b, view.shape(name)) for name, b in wanted.items()}
     return Reach(tuple(reversed(nodes)), boundary, parts)

@@ -139,11 +139,12 @@ class Site:
 class TileView:
     """Producers, readers, types and small constants of the top-level graph of a model.
 
-    `readers[name]` are indices of nodes, ascending; a node that captures a value in a subgraph
-    reads it. `known` are small values that are the same in every run, those computed from shapes
-    included; `stored` the initializers and outputs of Constant nodes; `derived` what nodes make
-    from those alone, and initializers that a caller can replace. The model must not change while
-    the view is in use. `blocked` values lie in blocks of `width` channels (see `blocked`).
+    `types` are of values whose sizes are the same in every run. `readers[name]` are indices of
+    nodes, ascending; a node that captures a value in a subgraph reads it. `known` are small values
+    that are the same in every run, those computed from shapes included; `stored` the initializers
+    and outputs of Constant nodes; `derived` what nodes make from those alone, and initializers that
+    a caller can replace. The model must not change while the view is in use. `blocked` values lie
+    in blocks of `width` channels (see `blocked`).
     """
 
     model: onnx.ModelProto
@@ -161,6 +162,13 @@ class TileView:
     width: int = 0
     sites: dict[int, Site] = field(default_factory=dict, repr=False, compare=False)
     cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a value. Raises CannotTile if it is not the same in every run."""
+        kind = self.types.get(name)
+        if kind is None:
+            raise CannotTile(f"the shape of {name!r} is not known, or depends on values")
+        return kind.shape
 
     def site(self, index: int) -> Site:
         """The node of that index, with what is known around it."""
