@@ -5,15 +5,22 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import onnx
 
 from onnxremat.commands.audit import Floor, Peak, estimated_nodes, find_floor, find_peak
 from onnxremat.commands.files import check_outputs, external_copies, write_files
-from onnxremat.core.attempt import Attempt
+from onnxremat.core.attempt import TAKEN, Attempt
 from onnxremat.core.deadline import Deadline
-from onnxremat.core.errors import ModelError, UsageError
+from onnxremat.core.errors import (
+    InfeasibleError,
+    ModelError,
+    NoPlanFoundError,
+    UsageError,
+    VerificationError,
+)
 from onnxremat.core.problem import Limits, Plan
 from onnxremat.core.units import MemoryLimit, parse_limit
 from onnxremat.fitting.outcomes import Planned
@@ -162,9 +169,18 @@ def rewrite(
     if options.verify and not same_from_the_start(subject.feed, subject.released.model):
         progress(UNSETTLED)
         subject = unsettled(subject)
-    result = _plan_and_verify(
-        subject, limit, options, static=plan_target is not None, progress=progress, stop=stop
+    planning = partial(
+        _plan_and_verify,
+        subject,
+        limit,
+        static=plan_target is not None,
+        progress=progress,
+        stop=stop,
     )
+    try:
+        result = planning(options)
+    except TilesDifferError as differ:
+        result = _without_tiles(partial(planning, replace(options, tiling=False)), differ, progress)
     progress("writing")
     contents, copies = dict[Path, bytes](), dict[Path, Path]()
     if plan_target is not None and result.static is not None:
@@ -174,6 +190,26 @@ def rewrite(
         contents[target] = result.model.SerializeToString()
     write_files(contents, copies, lambda: progress(PLACING))
     return replace(result, output=target, plan_output=plan_target)
+
+
+class TilesDifferError(VerificationError):
+    """A plan in tiles does not have the bits of the original: its table has a fault."""
+
+
+def _without_tiles(
+    planning: Callable[[], RewriteResult], differ: TilesDifferError, progress: ProgressReport
+) -> RewriteResult:
+    """The result of whole ops, where tiles turned out to change bits."""
+    progress("planning whole ops: outputs in tiles differ")
+    refused = tuple(
+        replace(one, outcome=f"refused: {differ}") if one.outcome == TAKEN else one
+        for one in differ.attempts
+    )
+    try:
+        result = planning()
+    except (InfeasibleError, NoPlanFoundError) as error:
+        raise NoPlanFoundError(f"{error}; in tiles {differ}", refused + error.attempts) from None
+    return replace(result, attempts=refused + result.attempts)
 
 
 def _plan_and_verify(
@@ -207,6 +243,12 @@ def _plan_and_verify(
     verification = None
     if options.verify:
         verification = target.verify(subject, made, final)
+        different = verification.different_outputs
+        if different and verification.deterministic and planned.tiling is not None:
+            named = ", ".join(different[:3])
+            raise TilesDifferError(
+                f"outputs differ from the original's: {named}", attempts=planned.attempts
+            )
         require(verification, budget)
     if static and made.static is None:
         progress("placing the buffers")

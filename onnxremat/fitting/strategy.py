@@ -411,7 +411,7 @@ class Attempts:
                 least = format_bytes(bound.nbytes)
                 found = untried(f"in tiles no schedule goes below {least} ({bound.reason})")
                 continue
-            smallest = share is None
+            smallest = asked is None
             seconds = self._same_each_time(planning) if smallest else self.deadline.share(planning)
             one = self._tried(Search(tiled, seconds, tiling, smallest=smallest))
             found = found.with_tried(tiling, one)

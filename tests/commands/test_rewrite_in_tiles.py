@@ -19,8 +19,11 @@ from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.core.units import parse_limit
 from onnxremat.options import ModelOptions, Options
 from onnxremat.ort.record import read_record
+from onnxremat.subject import Subject
+from onnxremat.targets.recipe_target import RecipeTarget
+from onnxremat.targets.target import Made
 from onnxremat.tiling.routes import TOLERANCE
-from onnxremat.verification import verify_files
+from onnxremat.verification import Verification, verify_files
 from tests.rewriters.tile.nets import Net
 
 pytestmark = pytest.mark.slow
@@ -214,3 +217,33 @@ def test_what_lies_behind_sizes_that_values_choose_is_not_cut(tmp_path: Path) ->
         np.testing.assert_allclose(made, expected, atol=1e-4)
         rows.add(made.shape[2])
     assert len(rows) == 3
+
+
+@pytest.mark.parametrize("mem", ["min", "35%"])
+def test_where_tiles_change_bits_whole_ops_are_planned(
+    mem: str, espcn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the table of tiling had a fault."""
+    verify = RecipeTarget.verify
+
+    def differing(
+        target: RecipeTarget, subject: Subject, made: Made, final: onnx.ModelProto
+    ) -> Verification:
+        found = verify(target, subject, made, final)
+        cut = any("/tile" in node.name for node in final.graph.node)
+        return replace(found, different_outputs=("y",)) if cut else found
+
+    monkeypatch.setattr(RecipeTarget, "verify", differing)
+    output = tmp_path / "whole.onnx"
+    if mem != "min":
+        with pytest.raises(NoPlanFoundError, match=r"in tiles outputs differ .*: y"):
+            rewrite(espcn, mem, QUICK, output=output)
+        assert not output.exists()
+        return
+    result = rewrite(espcn, mem, QUICK, output=output)
+    assert result.tiling is None
+    assert result.verification is not None
+    assert result.verification.identical
+    assert output.exists()
+    assert any("outputs differ" in one.outcome for one in result.attempts)
+    assert [one.outcome for one in result.attempts].count("taken") == 1
