@@ -137,9 +137,9 @@ def einsum(site: Site, rule: Rule, threads: int) -> Guard:
     )
 
 
-def sum_over(site: Site, rule: Rule, threads: int) -> Guard:
-    """ReduceSum and ReduceMean: one kernel for each pattern of kept and reduced axes, those of one
-    element left out; so a group of kept axes must not shrink to one element. With kept axes before
+def all_of(site: Site, rule: Rule, threads: int) -> Guard:
+    """A reduction has one kernel for each pattern of kept and reduced axes, those of one element
+    left out; so a group of kept axes must not shrink to one element. With kept axes before
     or between the reduced ones, fewer elements of them than threads take another kernel yet."""
     shape, made = site.shape(0), site.made()
     axes = reduced_axes(site, len(shape))
@@ -150,7 +150,7 @@ def sum_over(site: Site, rule: Rule, threads: int) -> Guard:
         )
     ]
     if runs and runs[-1][0] and prod(shape[a] for a in runs[-1][1]) % _ALIGNED:
-        raise CannotTile(f"{site.op}: rows begin at odd addresses, and are summed accordingly")
+        raise CannotTile(f"{site.op}: rows begin at odd addresses, and are reduced accordingly")
     keep = bool(site.attributes.get("keepdims", 1))
     place = {a: a if keep else a - sum(r < a for r in axes) for a in range(len(shape))}
     least = {}

@@ -32,7 +32,7 @@ Types = frozenset[str] | None
 ANY: Types = None
 """Whatever the elements are."""
 FLOAT: Types = frozenset({"float"})
-COUNTS: Types = frozenset({"int8", "int32", "int64", "uint8", "uint32", "uint64"})
+COUNTS = frozenset({"int8", "int32", "int64", "uint8", "uint32", "uint64"})
 """Of floats the greater of two zeros is the first or the second, in vectors and at their end."""
 HALVES: Types = frozenset({"float", "float16"})
 """The kernel is that of float32, between two Casts if the elements are float16."""
@@ -152,11 +152,13 @@ ROWS: Mapping[str, Row] = {
     **_rows(Row(matrices.one_axis, WHOLE_LINES, FLOAT), "CumSum LpNormalization"),
     "InstanceNormalization": _guarded(matrices.instance_norm, exactness.statistics),
     **_rows(Row(matrices.reduction, MOVED), "ArgMax ArgMin"),
-    **_rows(Row(matrices.reduction, MOVED, COUNTS), "ReduceMax ReduceMin"),
     **_rows(
         Row(matrices.reduction, WHOLE_LINES, FLOAT), "ReduceL1 ReduceL2 ReduceProd ReduceSumSquare"
     ),
-    **_rows(_guarded(matrices.reduction, exactness.sum_over), "ReduceMean ReduceSum"),
+    **_rows(_guarded(matrices.reduction, exactness.all_of), "ReduceMean ReduceSum"),
+    **_rows(
+        _guarded(matrices.reduction, exactness.all_of, COUNTS | {"float"}), "ReduceMax ReduceMin"
+    ),
     # What the runtime's optimizations make.
     **{blocked.PREFIX + op: Row(make, ALONE, FLOAT) for op, make in blocked.RULES.items()},
     "FusedConv": _guarded(sliding.conv, exactness.conv),

@@ -656,7 +656,7 @@ def reduction(op: str) -> Callable[[Draw], Case]:
         axes = {axis} if op.startswith("Arg") else {axis, draw.int(0, rank - 1)}
         kept = [a for a in range(rank) if a not in axes]
         cut = kept if keep else range(len(kept))
-        if op in ("ReduceSum", "ReduceMean"):
+        if op in ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"):
             last = 16 * draw.int(1, 3) if rank - 1 in axes else max(shape[-1], 2)
             shape = (*shape[:-1], last)
         attributes: dict[str, Any] = {"keepdims": keep}
@@ -667,9 +667,7 @@ def reduction(op: str) -> Callable[[Draw], Case]:
             weights["a"] = np.array(sorted(axes), np.int64)
         else:
             attributes["axes"] = sorted(axes)
-        counted = op in ("ReduceMax", "ReduceMin")
-        kind = TensorProto.INT32 if counted else TensorProto.FLOAT
-        return Case(op, {"x": shape}, cut, weights, attributes, dtype=kind)
+        return Case(op, {"x": shape}, cut, weights, attributes)
 
     return make
 
