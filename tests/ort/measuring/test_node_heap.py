@@ -228,11 +228,11 @@ def test_a_trace_that_was_cut_short_tells_of_the_nodes_it_reached() -> None:
     marked = marked_copy(graph, seen.order, made)
     assert marked is not None
     trace = HeapTrace((Segment(0, 9, 9), Segment(9, 20, 1)), {0: 9}, complete=False)
-    cut = node_heap._counted(marked, trace)
-    assert cut.segments.keys() == {0, 1}
+    cut = node_heap._counted(marked, trace, {0: 2})
+    assert cut.segments == {0: Segment(0, 9, 11), 1: Segment(9, 20, 1)}
     assert cut.peak_node is None
     assert "over" in cut.reason
-    wrong = node_heap._counted(marked, replace(trace, complete=True))
+    wrong = node_heap._counted(marked, replace(trace, complete=True), {})
     assert wrong.segments == {}
     assert "1 marks were seen instead of 5" in wrong.reason
 
