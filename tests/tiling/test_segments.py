@@ -28,7 +28,7 @@ def segments(name: str, dropped: int = 0) -> Segments:
         ("espcn", 0, 0, Grid(((2, 3), (3, 3)))),
         ("espcn", 0, 2, Grid(((2, 7),))),
         ("mobilenet", 0, 0, Grid(((2, 4),))),
-        ("unet", 2, 14, Grid(((2, 4), (3, 4)))),
+        ("unet", 2, 14, Grid(((2, 4),))),
         ("espcn", 0, 0, Grid(((2, 8),), carry=True)),
         ("espcn", 0, 0, Grid(((3, 2), (2, 8)), carry=True)),
         ("mobilenet", 0, 0, Grid(((2, 8),), carry=True)),
