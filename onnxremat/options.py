@@ -12,6 +12,7 @@ from typing import final
 from onnxremat.core.errors import UsageError
 from onnxremat.ort.child.run_limit import RUN_SECONDS
 from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS
+from onnxremat.ort.outside import Weights
 from onnxremat.ort.recipe import ExecutionOrder, OptimizationLevel
 from onnxremat.planners.search.engine import usable_processors
 from onnxremat.target_table import TargetInfo, chosen_target
@@ -21,6 +22,7 @@ COST_SOURCES = ("model", "measured")
 ORDERS = tuple(mode.value for mode in ExecutionOrder)
 ORDER_PLANNERS = ("auto", "reorder", "given_order")
 """Planners that keep to orders that the runtime's default order can give."""
+WEIGHTS = tuple(one.value for one in Weights)
 OPTIMIZATIONS = tuple(level.value for level in OptimizationLevel)
 
 
@@ -46,6 +48,7 @@ class ModelFields:
     optimize = OptimizationLevel.NONE.value
     allow_ops = NO_OPS
     costs = "model"
+    weights = "embedded"
     verify = True
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -109,6 +112,9 @@ class Options(ModelFields):
     recomputed. `costs`: where op times come from, "model" or "measured". `verify`: run both models
     and compare.
 
+    `weights`: where those of the file lie, one of `WEIGHTS` (`ort.outside.Weights`): in it, or in
+    a file beside it.
+
     `time_limit`: the seconds that planners and the choice of tiles have, all together; running,
     predicting and measuring come on top. Whole ops come first, tiles next, and whole ops have what
     is left (`fitting.strategy.Shares`). A tenth of what whole ops have is kept for planning again
@@ -123,6 +129,7 @@ class Options(ModelFields):
     session: str = "recipe"
     order: str = ExecutionOrder.PRIORITY.value
     optimize: str = "none"
+    weights: str = "embedded"
     planner: str = "auto"
     recompute: bool = True
     tiling: bool = True
@@ -148,6 +155,7 @@ class Options(ModelFields):
         _require_seconds("--time-limit", self.time_limit)
         if self.iterations is not None and self.iterations < 0:
             raise UsageError(f"--iterations: {self.iterations} is negative")
+        _require_one_of("--weights", self.weights, WEIGHTS)
         target = self.target
         if self.order == ExecutionOrder.DEFAULT:
             if self.recompute:

@@ -76,6 +76,8 @@ class TargetInfo:
                 raise UsageError(reason)
 
 
+_EMBEDDED = Refusal("weights", "embedded", "--weights goes with --session stock only")
+
 DEFAULT = TargetInfo(
     "recipe",
     session="recipe",
@@ -83,6 +85,7 @@ DEFAULT = TargetInfo(
     summary="the file is opened with the options stored in it",
     figure="activation peak",
     home="onnxremat.targets.recipe_target:RecipeTarget",
+    refuses=(_EMBEDDED,),
 )
 
 TARGETS: Mapping[str, TargetInfo] = {
@@ -126,6 +129,7 @@ TARGETS: Mapping[str, TargetInfo] = {
             figure="arena",
             home="onnxremat.targets.static_target:StaticTarget",
             refuses=(
+                _EMBEDDED,
                 Refusal(
                     "optimize",
                     "none",

@@ -172,6 +172,7 @@ def rewrite_command(
     session: option.Session = "recipe",
     order: option.Order = "priority",
     optimize: option.Optimize = "none",
+    weights: option.Weights = "embedded",
     emit_plan: option.EmitPlan = None,
     dim: option.Dim = [],  # noqa: B006 - typer copies it
     inputs: option.Inputs = None,
@@ -198,8 +199,8 @@ def rewrite_command(
 
     limit = parse_limit(mem)
     options = Options(
-        runtime=runtime, session=session, order=order, optimize=optimize, dims=parse_dims(dim),
-        inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
+        runtime=runtime, session=session, order=order, optimize=optimize, weights=weights,
+        dims=parse_dims(dim), inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
         allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
         time_limit=time_limit, iterations=iterations, measure_limit=measure_limit,
         run_limit=run_limit, threads=threads, seed=seed, verify=verify,

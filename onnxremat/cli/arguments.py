@@ -73,6 +73,13 @@ Optimize = Annotated[
         "makes is planned."
     ),
 ]
+Weights = Annotated[
+    str,
+    typer.Option(
+        help="With --session stock. embedded: in the file. external: in FILE.data beside it, which "
+        "is mapped. packed: so, in the form that this kind of processor computes with.",
+    ),
+]
 Dim = Annotated[
     list[str],
     typer.Option(

@@ -20,6 +20,7 @@ from onnxremat.core.units import format_bytes, format_seconds
 from onnxremat.ort.measuring.compare import Rounding
 from onnxremat.ort.measuring.executed_steps import OrderCheck
 from onnxremat.ort.measuring.measure import PeakMethod
+from onnxremat.ort.outside import SUFFIX, DataFile, ModelPair
 from onnxremat.ort.recipe import ExecutionOrder
 from onnxremat.target_table import TARGETS
 from onnxremat.targets.static_plan import StaticPlan
@@ -34,7 +35,7 @@ _BEYOND_BYTES = 65536
 _NAME_SHOWN = 48
 _REGIONS_SHOWN = 4
 _SIZES_SHOWN = 3
-_LEFT_OUT = (onnx.ModelProto, StaticPlan, StockModel, OrderCheck)
+_LEFT_OUT = (onnx.ModelProto, StaticPlan, StockModel, OrderCheck, DataFile, ModelPair)
 
 
 def as_json(result: Any) -> Any:
@@ -99,6 +100,8 @@ def rewrite_text(result: RewriteResult) -> str:
         rows.append(("stopped", "by Ctrl-C: this is the best plan found until then"))
     if result.output is not None:
         rows.append(("written", str(result.output)))
+        if result.data is not None:
+            rows.append(("", f"{result.output}{SUFFIX}"))
         if result.plan_output is not None:
             rows.append(("", str(result.plan_output)))
         rows.append(("open it with", of_target.opened))

@@ -7,6 +7,7 @@ half-way it is undone (`journal`).
 
 import filecmp
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -122,11 +123,12 @@ def _same_content(a: Path, b: Path) -> bool:
 
 
 def write_files(
-    contents: Mapping[Path, bytes],
+    contents: Mapping[Path, bytes | Path],
     copies: Mapping[Path, Path] | None = None,
     placing: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write all of `contents`, and `copies` (from copy to source), or nothing.
+    """Write all of `contents` (bytes, or what a file has), and `copies` (from copy to source), or
+    nothing.
 
     What is there is replaced by contents, never by copies. Once all is written under temporary
     names, `placing()` is called; what follows takes no time worth mentioning. Raises UsageError;
@@ -135,7 +137,7 @@ def write_files(
     writing = _Writing(process_folder())
     try:
         for target, source in (copies or {}).items():
-            writing.stage(target, source)
+            writing.stage(target, source, is_copy=True)
         for target, content in contents.items():
             writing.stage(target, content)
         placing()
@@ -157,7 +159,7 @@ class _Writing:
     made: list[Path] = field(default_factory=list)
     copies: set[str] = field(default_factory=set)
 
-    def stage(self, target: Path, content: bytes | Path) -> None:
+    def stage(self, target: Path, content: bytes | Path, *, is_copy: bool = False) -> None:
         """Write a file under a temporary name, as near to its target as there is a folder."""
         self.target = target = target.absolute()
         place, missing = _nearest_folder(target)
@@ -168,8 +170,9 @@ class _Writing:
         self.steps.append(step)
         self._note(STAGING)
         with open(step.temporary, "xb") as file:
-            if isinstance(content, Path):
+            if is_copy:
                 self.copies.add(step.target)
+            if isinstance(content, Path):
                 with content.open("rb") as source:
                     while block := source.read(_BLOCK_BYTES):
                         file.write(block)
@@ -181,18 +184,26 @@ class _Writing:
         self.steps[-1] = replace(step, identity=identity(step.temporary))
 
     def place(self) -> None:
-        """Rename all. The last entry in the journal is what makes it final."""
+        """Rename all. The last entry in the journal is what makes it final.
+
+        Where there are several, what they replace goes first: no file is ever beside one that was
+        not made with it."""
         self._note(PLACING)
         for path in self.made:
             path.mkdir(exist_ok=True)
+        replaced = [s for s in self.steps if s.target not in self.copies]
+        for step in reversed(replaced):
+            self.target = Path(step.target)
+            if os.path.lexists(step.target):
+                _keep(step)
+                if len(replaced) > 1:
+                    os.remove(step.target)
         for step in self.steps:
             self.target = Path(step.target)
             if step.target in self.copies and os.path.lexists(step.target):
                 if _same_content(Path(step.temporary), Path(step.target)):
                     continue  # another process has written the same weights
                 raise FileExistsError(0, "another file is there", step.target)
-            if os.path.lexists(step.target):
-                _keep(step)
             os.replace(step.temporary, step.target)
         self._note(DONE)
 
@@ -202,8 +213,8 @@ class _Writing:
 
 def _keep(step: JournalStep) -> None:
     """What stands at the target, under the name of its backup: as a second name of the file, so
-    that there is one all the time, where the system has such."""
+    that there is one all the time, or as a copy where the system has no such."""
     with suppress(OSError, NotImplementedError):
         os.link(step.target, step.backup, follow_symlinks=False)
         return
-    os.replace(step.target, step.backup)
+    shutil.copy2(step.target, step.backup, follow_symlinks=False)

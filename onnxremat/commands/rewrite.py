@@ -29,6 +29,7 @@ from onnxremat.importer import declare_sizes, load
 from onnxremat.options import Options
 from onnxremat.ort.blocked_layout import layout_width
 from onnxremat.ort.measuring.measure import PeakMeasurement
+from onnxremat.ort.outside import SUFFIX, DataFile, Weights, name_data
 from onnxremat.ort.recipe import ExecutionOrder, Recipe
 from onnxremat.ort.record import OptimizedFor, PlanRecord, attach_record
 from onnxremat.planners import PLANNERS
@@ -56,8 +57,10 @@ class RewriteResult:
     recomputation add, by the cost model. `sizes` are the planned shapes of the inputs that the
     original leaves open: with `any_size` the file leaves them open, too, and runs at others;
     without, it declares them. `target` is the name of a row of `target_table.TARGETS`; `details`
-    are what it alone has to tell (a StockResult, for files for default session options). `static`
-    is there if a static plan was asked for, and `plan_output` is where it was written.
+    are what it alone has to tell (a StockResult, for files for default session options). `data` is
+    the file with the weights of `model`, where they lie in one beside it; it is there as long as
+    the result. `static` is there if a static plan was asked for, and `plan_output` is where it was
+    written.
     `verification` is None with `verify=False`. `planning_seconds` is the time from the imported
     model to the rewritten one, measuring it included. `stopped`: planning was ended early (Ctrl-C),
     with the best plan so far. `estimated` are nodes of the original whose workspace was planned by
@@ -88,6 +91,7 @@ class RewriteResult:
     any_size: bool
     details: object
     static: StaticPlan | None
+    data: DataFile | None
     plan_output: Path | None
     verification: Verification | None
     planning_seconds: float
@@ -115,6 +119,8 @@ def default_output(model: Path, limit: MemoryLimit, options: Options | None = No
         parts.append(f"{options.order}-order")
     if options.target.suffix:
         parts.append(options.target.suffix)
+    if options.weights != Weights.EMBEDDED:
+        parts.append(options.weights)
     return model.with_name(".".join([model.stem, *parts, "onnx"]))
 
 
@@ -162,7 +168,10 @@ def rewrite(
     options.target.check({"plan_output": plan_target})
     progress("reading the model")
     loaded = load(path)
-    check_outputs(loaded, options.inputs, (target, plan_target))
+    beside = None
+    if target is not None and options.weights != Weights.EMBEDDED:
+        beside = target.with_name(target.name + SUFFIX)
+    check_outputs(loaded, options.inputs, (target, beside, plan_target))
     if target is not None:
         external_copies(loaded.model, path.parent, target, (plan_target,))
     subject = prepare(loaded, options, progress)
@@ -182,11 +191,15 @@ def rewrite(
     except TilesDifferError as differ:
         result = _without_tiles(partial(planning, replace(options, tiling=False)), differ, progress)
     progress("writing")
-    contents, copies = dict[Path, bytes](), dict[Path, Path]()
+    contents, copies = dict[Path, bytes | Path](), dict[Path, Path]()
     if plan_target is not None and result.static is not None:
         contents[plan_target] = result.static.as_json().encode()
-    if target is not None:
+    if target is not None and beside is not None and result.data is not None:
+        name_data(result.model, beside.name)
+        contents[beside] = result.data.path
+    elif target is not None:
         copies = external_copies(result.model, path.parent, target, (plan_target,))
+    if target is not None:
         contents[target] = result.model.SerializeToString()
     write_files(contents, copies, lambda: progress(PLACING))
     return replace(result, output=target, plan_output=plan_target)
@@ -280,6 +293,7 @@ def _plan_and_verify(
         any_size=not _sized(planned, info),
         details=made.details,
         static=made.static,
+        data=made.data,
         plan_output=None,
         verification=verification,
         planning_seconds=planning_seconds,
@@ -291,8 +305,8 @@ def _plan_and_verify(
 
 
 def _sized(planned: Planned, info: TargetInfo) -> bool:
-    """Whether what is written holds for the planned sizes only."""
-    return info.sized or planned.subject.sized
+    """Whether what is written holds for the planned sizes only, as what is optimized does."""
+    return info.sized or planned.subject.sized or planned.made.data is not None
 
 
 def _with_record(

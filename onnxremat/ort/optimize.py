@@ -20,6 +20,7 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorProto
 
 from onnxremat.core.errors import ModelError, UsageError
+from onnxremat.importer.calls import all_graphs
 from onnxremat.importer.external import (
     all_external_tensors,
     external_location,
@@ -82,7 +83,7 @@ def optimize_offline(
         free_dimensions=recipe.free_dimensions,
     )
     made = written_by_runtime(model, base_dir, settings)
-    _tidy(made, model)
+    tidy(made, model)
     layout = sum(node.domain == LAYOUT_DOMAIN for node in _all_nodes(made.graph))
     return Optimized(made, level, recipe.provider, dict(recipe.free_dimensions), layout)
 
@@ -103,7 +104,7 @@ def written_by_runtime(model: ModelProto, base_dir: Path | str, settings: Recipe
 
 def _restore_weights(made: ModelProto, folder: Path, original: ModelProto, base: Path) -> None:
     """Put every weight of the runtime's file where it belongs."""
-    external = [t for graph in _graphs(made.graph) for t in external_tensors(graph)]
+    external = [t for graph in all_graphs(made.graph) for t in external_tensors(graph)]
     before = {tensor.name: tensor for tensor in all_external_tensors(original)}
     inside = []
     for tensor in external:
@@ -143,7 +144,7 @@ def _stored_bytes(tensor: TensorProto, folder: Path) -> memoryview:
     return mapped[start : start + length]
 
 
-def _tidy(made: ModelProto, original: ModelProto) -> None:
+def tidy(made: ModelProto, original: ModelProto) -> None:
     """Leave out what the runtime adds without need: operator sets that nothing uses, and what an
     old IR version asks for."""
     used = {node.domain for node in _all_nodes(made.graph)} | {"", "ai.onnx"}
@@ -161,15 +162,6 @@ def _tidy(made: ModelProto, original: ModelProto) -> None:
         made.graph.input.extend(inputs)
 
 
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph and the bodies in it, at every depth."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from _graphs(body)
-
-
 def _all_nodes(graph: GraphProto) -> Iterator[onnx.NodeProto]:
-    for one in _graphs(graph):
+    for one in all_graphs(graph):
         yield from one.node

@@ -11,6 +11,7 @@ from onnxremat.ort.emulation.predict import BOOKKEEPING_NODE_BYTES, Prediction, 
 from onnxremat.ort.emulation.rules import STOCK_RULES
 from onnxremat.ort.measuring.compare import Rounding, rounding
 from onnxremat.ort.measuring.measure import in_memory, run_outputs
+from onnxremat.ort.outside import Weights
 from onnxremat.ort.recipe import STOCK, ExecutionOrder, OptimizationLevel
 from onnxremat.stages import ProgressReport, silent
 from onnxremat.subject import Subject
@@ -61,6 +62,7 @@ class StockTarget(Target):
             feed.loaded.base_dir,
             feed.inputs,
             threads=threads,
+            weights=Weights(feed.options.weights),
             progress=progress,
         )
         peak = resident_peak(trial.before)
@@ -98,9 +100,11 @@ class StockTarget(Target):
         if result.chosen is None:
             nodes = result.model.graph.node
             rewritten = Rewritten(result.model, tuple(range(len(nodes))), 0)
+        beside = result.outside
+        taken = None if beside is None or beside.reason else beside.made
         return Made(
             rewritten, result.model, resident_peak(result.memory), forecast.expected_bytes,
-            details=result,
+            data=None if taken is None else taken.data, details=result,
         )  # fmt: skip
 
     def verify(self, subject: Subject, made: Made, final: onnx.ModelProto) -> Verification:
@@ -110,8 +114,11 @@ class StockTarget(Target):
         chosen = result.chosen
         seconds: tuple[float | None, ...] = (None, None)
         ratio = None
-        if chosen is not None and chosen.times is not None:
-            seconds, ratio = chosen.times.median_seconds, chosen.times.ratios[1]
+        times = None if chosen is None else chosen.times
+        if result.outside is not None and not result.outside.reason:
+            times = result.outside.times
+        if times is not None:
+            seconds, ratio = times.median_seconds, times.ratios[1]
         return Verification(
             different_outputs=(),
             deterministic=True,
@@ -122,12 +129,13 @@ class StockTarget(Target):
             rewritten_seconds=seconds[-1],
             time_ratio=ratio,
             compared_with=_compared_with(result),
-            rounding=None if subject.exact else self._rounding(subject, final),
+            rounding=None if subject.exact else self._rounding(subject, made, final),
         )
 
-    def _rounding(self, subject: Subject, final: onnx.ModelProto) -> Rounding:
+    def _rounding(self, subject: Subject, made: Made, final: onnx.ModelProto) -> Rounding:
         feed = subject.feed
-        source = in_memory(final, feed.loaded.base_dir)
+        folder = feed.loaded.base_dir if made.data is None else made.data.folder
+        source = in_memory(final, folder)
         return rounding(
             run_outputs(feed.source(), feed.inputs, self.recipe),
             run_outputs(source, feed.inputs, self.recipe),
@@ -144,11 +152,28 @@ class StockTarget(Target):
             ("first run", _both(before.first_bytes, after.first_bytes)),
             ("later runs", _both(before.steady_bytes, after.steady_bytes)),
             ("loading", _both(before.loaded_bytes, after.loaded_bytes)),
+            *_weights_row(stock),
             ("variant", variant),
             ("planned", f"{format_bytes(result.plan.peak_bytes)} of buffers and workspace"),
         )
         opened = "onnxruntime.InferenceSession, nothing to be set"
+        if result.data is not None:
+            opened += "; its weights belong beside it"
         return TargetReport(opened, rows, planned=stock.chosen is not None)
+
+
+def _weights_row(stock: StockResult) -> tuple[tuple[str, str], ...]:
+    """Where the weights lie, if that was asked."""
+    beside = stock.outside
+    if beside is None:
+        return ()
+    if beside.reason or beside.made is None or beside.memory is None:
+        return (("weights", f"left where they were: {beside.reason}"),)
+    where = f"in a file beside it, {format_bytes(beside.memory.mapped_bytes)} of it mapped"
+    width = beside.made.layout_width
+    if width is not None:
+        where += f"; for processors with blocks of {width} channels (others refuse it)"
+    return (("weights", where),)
 
 
 def _both(before: int, after: int) -> str:

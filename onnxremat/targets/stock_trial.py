@@ -15,6 +15,7 @@ from typing import NamedTuple
 import onnx
 
 from onnxremat.core.errors import ModelError
+from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.executed_steps import OrderCheck, check_order
@@ -26,6 +27,7 @@ from onnxremat.ort.measuring.measure import (
     run_outputs,
 )
 from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
+from onnxremat.ort.outside import ModelPair, Weights, with_weights_outside
 from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
 from onnxremat_rewriters.stock.build import StockModel, is_stock, stock
 
@@ -91,21 +93,38 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A model with its weights in a file beside it: `reason` says why it was not taken ("": it
+    was), the others are None where that was not found out."""
+
+    weights: Weights
+    made: ModelPair | None = None
+    memory: SessionMemory | None = None
+    times: TimeComparison | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class StockResult:
     """`model` is the best variant, or the original itself if none was better (`chosen` None).
 
     `original` is the original's memory with default options; `candidates` are in order of their
-    memory, least first.
+    memory, least first. `outside`: what became of putting the weights of that model in a file
+    beside it, None where that was not asked; if it was done, `model` has them there.
     """
 
     model: onnx.ModelProto
     chosen: Candidate | None
     original: SessionMemory
     candidates: tuple[Candidate, ...]
+    outside: Beside | None = None
 
     @property
     def memory(self) -> SessionMemory:
         """What the resulting model takes."""
+        if self.outside is not None and not self.outside.reason:
+            assert self.outside.memory is not None
+            return self.outside.memory
         if self.chosen is None or self.chosen.memory is None:
             return self.original
         return self.chosen.memory
@@ -128,9 +147,10 @@ class _Expected(NamedTuple):
 class StockTrial:
     """Rewrites models that were planned from one original, and compares each with it.
 
-    External data is found in `base_dir`. `threads` is the only session option that may differ from
-    the runtime's own; every memory figure is the median of `repeats` processes. Raises ModelError
-    if the original was made by `stock`, and, where it is measured, if the runtime refuses it.
+    External data is found in `base_dir`. `weights`: where those of the result lie. `threads` is the
+    only session option that may differ from the runtime's own; every memory figure is the median of
+    `repeats` processes. Raises ModelError if the original was made by `stock`, and, where it is
+    measured, if the runtime refuses it.
     """
 
     original: onnx.ModelProto
@@ -138,6 +158,7 @@ class StockTrial:
     inputs: Mapping[str, Array]
     _: KW_ONLY
     threads: int | None = None
+    weights: Weights = Weights.EMBEDDED
     variants: Sequence[Variant] = tuple(Variant)
     repeats: int = 2
     progress: Callable[[str], None] = lambda stage: None
@@ -195,7 +216,51 @@ class StockTrial:
                     chosen = candidate
             candidates.append(candidate)
         best = self.original if chosen is None or chosen.made is None else chosen.made.model
-        return StockResult(best, chosen, before, tuple(candidates))
+        result = StockResult(best, chosen, before, tuple(candidates))
+        if self.weights is Weights.EMBEDDED:
+            return result
+        self.progress(f"measuring the model with {self.weights} weights")
+        beside = self._beside(best, result.memory, max_time_ratio)
+        if beside.made is not None and not beside.reason:
+            best = beside.made.model
+        return replace(result, model=best, outside=beside)
+
+    def _beside(
+        self, model: onnx.ModelProto, memory: SessionMemory, max_time_ratio: float
+    ) -> Beside:
+        """The model with its weights outside; with a reason if it must not be taken: it has to give
+        the bits of `model` and to take no more than `memory` in no more than the time asked for."""
+        one = Beside(self.weights)
+        try:
+            made = with_weights_outside(model, self.base_dir, self._recipe, self.weights)
+            if made is None:
+                return replace(one, reason="there are none of 1 KB or more")
+            measured = measure_session(
+                made.model, made.base_dir, self.inputs, self._recipe, repeats=self.repeats
+            )
+            outputs = run_outputs(made.source(), self.inputs, self._recipe)
+        except ModelError as error:
+            return replace(one, reason=str(error))
+        one = replace(one, made=made, memory=measured)
+        if different_names(self._outputs(model, OptimizationLevel.ALL), outputs):
+            return replace(one, reason="outputs differ from the original's")
+        if reason := self._dearer(measured, memory):
+            return replace(one, reason=reason)
+        one = replace(one, times=self._times(made.source(), max_time_ratio))
+        return replace(one, reason=_slower(one.times, max_time_ratio))
+
+    def _dearer(self, measured: SessionMemory, memory: SessionMemory) -> str:
+        """Where weights outside take more than those inside (`memory`), or ""."""
+        if measured.total_bytes > memory.total_bytes:
+            return "no less memory in all"
+        if measured.steady_bytes > self.before.steady_bytes + self._released(measured):
+            return "later runs take more memory"
+        return ""
+
+    def _released(self, measured: SessionMemory) -> int:
+        """What loading leaves freed for runs to use, where it holds weights twice for a while: runs
+        of the original take that much less above the loaded level."""
+        return max(0, self.before.loaded_bytes - measured.loaded_bytes)
 
     def _measured(self, model: onnx.ModelProto) -> SessionMemory:
         return measure_session(
@@ -241,11 +306,9 @@ class StockTrial:
             candidate = replace(candidate, order=order)
             if not order.as_planned:
                 return replace(candidate, reason=f"{order.inversions} steps ran out of order")
-        candidate = replace(candidate, times=self._times(made.model, max_time_ratio))
-        if candidate.time_ratio is not None and candidate.time_ratio > max_time_ratio:
-            percent = 100 * (candidate.time_ratio - 1)
-            return replace(candidate, reason=f"{percent:+.0f}% time")
-        return candidate
+        source = in_memory(made.model, self.base_dir)
+        candidate = replace(candidate, times=self._times(source, max_time_ratio))
+        return replace(candidate, reason=_slower(candidate.times, max_time_ratio))
 
     def _outputs(self, model: onnx.ModelProto, level: OptimizationLevel) -> Mapping[str, Array]:
         source = in_memory(model, self.base_dir)
@@ -257,13 +320,20 @@ class StockTrial:
             self._seen[id(reference)] = _Expected(reference, *made)
         return self._seen[id(reference)]
 
-    def _times(self, model: onnx.ModelProto, max_time_ratio: float) -> TimeComparison:
+    def _times(self, source: ModelSource, max_time_ratio: float) -> TimeComparison:
         """Original, then candidate; a second, longer look decides close cases."""
-        sources = [in_memory(m, self.base_dir) for m in (self.original, model)]
+        sources = [in_memory(self.original, self.base_dir), source]
         times = measure_times(sources, self.inputs, [self._recipe] * 2, pairs=7)
         if abs(times.ratios[1] - max_time_ratio) < _CLOSE_TIME_RATIO:
             times = measure_times(sources, self.inputs, [self._recipe] * 2, pairs=21)
         return times
+
+
+def _slower(times: TimeComparison | None, max_time_ratio: float) -> str:
+    """How much longer a model takes than the original, if that is too long, or ""."""
+    if times is None or times.ratios[1] <= max_time_ratio:
+        return ""
+    return f"{100 * (times.ratios[1] - 1):+.0f}% time"
 
 
 def _total(candidate: Candidate) -> float:

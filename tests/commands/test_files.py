@@ -280,7 +280,7 @@ def test_all_files_are_written_and_nothing_else_stays(
     assert state(out) == after
 
 
-STEPS = ("open", "fsync", "chmod", "mkdir", "link", "replace")
+STEPS = ("open", "fsync", "chmod", "mkdir", "link", "remove", "replace")
 
 
 def interposed(
@@ -352,6 +352,29 @@ def test_what_a_kill_at_any_step_leaves_is_undone_by_the_next_start(
             break
     assert kills > 15
     assert state(out) == after
+
+
+@pytest.mark.usefixtures("place")
+def test_a_model_never_stands_beside_weights_of_another(tmp_path: Path) -> None:
+    """Whoever looks between two steps, or after a crash there, finds a pair or misses a file."""
+    model, data, source = (tmp_path / name for name in ("m.onnx", "m.onnx.data", "source"))
+    source.write_bytes(b"new")
+    seen = set()
+
+    def look() -> None:
+        seen.add(tuple(p.read_bytes() if p.exists() else None for p in (model, data)))
+
+    for at in range(1, 100):
+        model.write_bytes(b"old")
+        data.write_bytes(b"old")
+        with pytest.MonkeyPatch.context() as patch:
+            count = interposed(at, look, patch)
+            write_files({data: source, model: b"new"})
+            if count() < at:
+                break
+        assert (model.read_bytes(), data.read_bytes(), source.read_bytes()) == (b"new",) * 3
+    assert {pair for pair in seen if None not in pair} == {(b"old", b"old"), (b"new", b"new")}
+    assert len(seen) > 2
 
 
 @pytest.mark.usefixtures("place")

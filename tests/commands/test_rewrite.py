@@ -1,5 +1,6 @@
 """`rewrite` from Python: what comes back, what is written, what is carried along."""
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,16 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxremat
+from onnxremat.cli.report import as_json, rewrite_text
 from onnxremat.commands.rewrite import default_output, rewrite
 from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.core.problem import PlanStatus
 from onnxremat.core.units import parse_limit
+from onnxremat.importer.external import data_files
 from onnxremat.options import ModelOptions, Options
+from onnxremat.ort.outside import name_data
 from onnxremat.ort.record import METADATA_KEY, read_record
+from onnxremat.verification import verify_files
 from onnxremat_rewriters.recompute import MARK
 
 pytestmark = pytest.mark.slow
@@ -145,6 +151,7 @@ def test_names_of_outputs_follow_from_the_limit() -> None:
         assert default_output(Path("a/m.onnx"), parse_limit(limit)) == Path("a") / name
     for options, name in (
         (Options(session="stock"), "m.60pct.stock.onnx"),
+        (Options(session="stock", weights="packed"), "m.60pct.stock.packed.onnx"),
         (Options(runtime="generic"), "m.60pct.static.onnx"),
         (Options(optimize="all", allow_rounding=True), "m.60pct.all.rounded.onnx"),
     ):
@@ -361,3 +368,62 @@ def test_a_model_that_fails_on_random_values_says_how_to_give_others(tmp_path: P
     result = rewrite(path, "min", replace(QUICK, inputs=given))
     assert result.verification is not None
     assert result.verification.identical
+
+
+def perceptron(path: Path) -> Path:
+    """Products whose weights hold more than what is computed; any number of rows."""
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal((256, 256)).astype("f") / 16, f"w{i}")
+        for i in range(3)
+    ]
+    nodes, last = [], "x"
+    for i, weight in enumerate(weights):
+        nodes.append(helper.make_node("MatMul", [last, weight.name], [f"m{i}"], f"m{i}"))
+        nodes.append(helper.make_node("Relu", [f"m{i}"], [f"r{i}"], f"r{i}"))
+        last = f"r{i}"
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 256]) for n in ("x", last)]
+    graph = helper.make_graph(nodes, "mlp", values[:1], values[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("weights", ["external", "packed"])
+def test_a_stock_file_with_its_weights_beside_it(weights: str, tmp_path: Path) -> None:
+    path, output = perceptron(tmp_path / "m.onnx"), tmp_path / "o.onnx"
+    options = replace(QUICK, session="stock", recompute=False, weights=weights, dims={"n": 8})
+    result = rewrite(path, "1GB", options, output=output)
+    assert result.data is not None, rewrite_text(result)
+    assert data_files(onnx.load(output, load_external_data=False)) == ("o.onnx.data",)
+    assert {p.name for p in tmp_path.iterdir()} == {"m.onnx", "o.onnx", "o.onnx.data"}
+    assert not result.any_size
+    text = rewrite_text(result)
+    assert "in a file beside it" in text
+    assert "o.onnx.data" in text
+    json.dumps(as_json(result))
+    x = np.random.default_rng(1).standard_normal((8, 256)).astype("f")
+    one_thread = ort.SessionOptions()
+    one_thread.intra_op_num_threads = 1
+    want, got = (ort.InferenceSession(p, one_thread).run(None, {"x": x})[0] for p in (path, output))
+    assert want.tobytes() == got.tobytes()
+    checked = verify_files(path, output, ModelOptions(threads=1, dims={"n": 8}))
+    assert checked.identical
+
+
+def test_weights_beside_a_file_are_of_stock_files_only() -> None:
+    with pytest.raises(UsageError, match="--weights goes with --session stock"):
+        Options(weights="packed")
+    with pytest.raises(UsageError, match="--weights: 'zip' is none of embedded, external, packed"):
+        Options(session="stock", weights="zip")
+
+
+def test_weights_do_not_replace_those_of_the_model(tmp_path: Path) -> None:
+    path = diamond(tmp_path / "m.onnx", external=True)
+    (tmp_path / "weights.bin").rename(tmp_path / "o.onnx.data")
+    model = onnx.load(path, load_external_data=False)
+    name_data(model, "o.onnx.data")
+    onnx.save(model, path)
+    options = replace(QUICK, session="stock", weights="external")
+    with pytest.raises(UsageError, match="external data of the model"):
+        rewrite(path, "min", options, output=tmp_path / "o.onnx")

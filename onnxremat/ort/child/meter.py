@@ -29,6 +29,11 @@ class Meter(Protocol):
         """Most resident since the last reset, or since the start where there is no reset."""
         ...
 
+    def mapped_bytes(self) -> int:
+        """Of what is resident, pages of mapped files, which the system can drop at any time; 0
+        where it does not tell."""
+        ...
+
     def reset(self) -> None:
         """Start a new peak, where the system can."""
         ...
@@ -61,6 +66,9 @@ class _ProcMeter:
     def peak_bytes(self) -> int:
         return self._read("VmHWM:")
 
+    def mapped_bytes(self) -> int:
+        return self._read("RssFile:")
+
     def reset(self) -> None:
         _CLEAR.write_text(_RESET_HIGH_WATER_MARK, encoding="ascii")
 
@@ -85,6 +93,9 @@ class _UsageMeter:
 
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+    def mapped_bytes(self) -> int:
+        return 0
 
     def reset(self) -> None:
         return
@@ -115,6 +126,9 @@ class _WindowsMeter:
 
     def peak_bytes(self) -> int:
         return int(self._read().PeakWorkingSetSize)
+
+    def mapped_bytes(self) -> int:
+        return 0
 
     def reset(self) -> None:
         return

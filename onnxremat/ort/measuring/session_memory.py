@@ -22,14 +22,17 @@ from onnxremat.ort.recipe import Recipe
 
 @dataclass(frozen=True)
 class SessionMemory:
-    """Resident bytes of a session.
+    """Resident bytes of a session, without pages of mapped files.
 
     `loaded_bytes`: what opening it added. `run_peaks_bytes`: the most that each run had above
-    that. Medians, if measured several times.
+    that. `mapped_bytes`: pages of files (external weights above all) that came in meanwhile, which
+    the system shares between processes and drops where it needs room. Medians, if measured several
+    times.
     """
 
     loaded_bytes: int
     run_peaks_bytes: tuple[int, ...]
+    mapped_bytes: int = 0
 
     @property
     def first_bytes(self) -> int:
@@ -59,14 +62,16 @@ def measure_session(
     """Open and run `model` in `repeats` children. Raises ModelError if the runtime refuses it."""
     external = any(True for _ in all_external_tensors(model))
     source = ModelSource(model=model, base_dir=Path(base_dir) if external else None)
-    loaded, peaks = [], []
+    loaded, peaks, mapped = [], [], []
     for _ in range(repeats):
         with run_job(
             worker_actions.session_memory, [source], [recipe], inputs, options={"runs": runs}
         ) as job:
             loaded.append(job.answer["loaded_bytes"])
             peaks.append(job.answer["run_peaks_bytes"])
+            mapped.append(job.answer["mapped_bytes"])
     return SessionMemory(
         round(statistics.median(loaded)),
         tuple(round(statistics.median(column)) for column in zip(*peaks, strict=True)),
+        round(statistics.median(mapped)),
     )

@@ -1,0 +1,197 @@
+"""A model with its weights in a file beside it, as a default session uses them.
+
+A default session copies every weight that it reads from a model file, copies what its optimizations
+make of them, and packs them again for its kernels: ResNet-50 holds 281 MB for 102 MB of weights.
+Nothing of that is left to do where the runtime has optimized the model before, and its weights lie
+aligned in an external file: that is mapped, shared between processes, and dropped where memory is
+short.
+
+EXTERNAL files are optimized as far as any processor allows; convolutions are laid out in blocks
+when they are loaded, into memory. PACKED ones have that layout, and what kernels pack, in the file.
+The runtime packs a weight when it loads it, and takes what the file has if that is the same, so
+that a file of another processor costs memory and nothing else. Not so for blocks: kernels read them
+as wide as this processor has them, whatever the file was written for, and only warn. So a PACKED
+file with blocks asks the runtime how wide they are (`_guard`) and fails where they are others.
+"""
+
+import shutil
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import prod
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, helper, numpy_helper
+
+from onnxremat.importer.calls import all_graphs
+from onnxremat.importer.external import all_external_tensors
+from onnxremat.importer.nodes import LAYOUT_DOMAIN
+from onnxremat.ort.blocked_layout import layout_width
+from onnxremat.ort.child import actions as worker_actions
+from onnxremat.ort.child.process import ModelSource, run_job
+from onnxremat.ort.optimize import tidy
+from onnxremat.ort.recipe import OptimizationLevel, Recipe
+from onnxremat.system.temporary import process_folder
+from onnxremat_rewriters.naming import NameSource, node_names, value_names
+
+SUFFIX = ".data"
+"""Of the file of weights: what it has more than the name of the model."""
+
+DATA_FILE = f"model.onnx{SUFFIX}"
+"""Its name until the model has one."""
+
+GUARD = "onnxremat_guard: this file is for processors with blocks of {} channels"
+
+
+class Weights(StrEnum):
+    """Where the weights of a file lie."""
+
+    EMBEDDED = "embedded"
+    """In the file, or where the original has them; the runtime optimizes when it loads."""
+    EXTERNAL = "external"
+    """In one file beside it, optimized as far as any processor allows."""
+    PACKED = "packed"
+    """In one file beside it, in the layout and packing of this processor's kernels."""
+
+
+class DataFile:
+    """A file of weights in a folder of its own, removed with this object."""
+
+    def __init__(self) -> None:
+        self.folder = Path(mkdtemp(dir=process_folder(), prefix="weights-"))
+        self.path = self.folder / DATA_FILE
+        self._end = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class ModelPair:
+    """A model, the file with its weights, and the width of the blocks that they lie in (None: no
+    blocks, for any processor)."""
+
+    model: ModelProto
+    data: DataFile = field(compare=False)
+    layout_width: int | None
+
+    @property
+    def base_dir(self) -> Path:
+        """The folder of the model's external data."""
+        return self.data.folder
+
+    def source(self) -> ModelSource:
+        """The model, to be executed."""
+        return ModelSource(model=self.model, base_dir=self.base_dir)
+
+
+def with_weights_outside(
+    model: ModelProto, base_dir: Path | str, recipe: Recipe, weights: Weights
+) -> ModelPair | None:
+    """`model` as a default session executes it, with its weights as `weights` says; None for one
+    without weights of at least 1 KB. `recipe` has threads and free dimensions.
+
+    Raises ModelError if the runtime refuses it. O(bytes of the weights).
+    """
+    packed = weights is Weights.PACKED
+    level = OptimizationLevel.ALL if packed else OptimizationLevel.EXTENDED
+    settings = Recipe(
+        provider=recipe.provider,
+        threads=recipe.threads,
+        optimization=level,
+        free_dimensions=recipe.free_dimensions,
+    )
+    source, data = ModelSource(model=model, base_dir=Path(base_dir)), DataFile()
+    options = {"packed": packed}
+    with run_job(worker_actions.optimize, [source], [settings], {}, options=options) as job:
+        made = onnx.load(job.folder / job.answer["optimized"], load_external_data=False)
+        stored = job.folder / job.answer["weights"]
+        if not stored.is_file():
+            return None
+        shutil.move(stored, data.path)
+    name_data(made, DATA_FILE)
+    tidy(made, model)
+    del made.metadata_props[:]
+    made.metadata_props.extend(model.metadata_props)
+    blocked = next((g for g in all_graphs(made.graph) if any(_layout_nodes(g))), None)
+    width = None
+    if blocked is not None:
+        width = layout_width()
+        assert width is not None, "the runtime has just used its blocked layout"
+        _guard(made, blocked, width)
+    return ModelPair(made, data, width)
+
+
+def name_data(model: ModelProto, location: str) -> None:
+    """Let all external tensors of `model` lie in one file."""
+    for tensor in all_external_tensors(model):
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
+
+
+def _layout_nodes(graph: GraphProto) -> Iterator[onnx.NodeProto]:
+    return (node for node in graph.node if node.domain == LAYOUT_DOMAIN)
+
+
+def _guard(model: ModelProto, graph: GraphProto, width: int) -> None:
+    """Let the model fail where blocks are not `width` channels wide.
+
+    A picture of `width` channels and two columns is put in blocks; how its elements lie then says
+    how wide they are. Where they lie otherwise, the shape of a weight is looked up behind the end
+    of a table: that is an error of the runtime's, when it loads the model or when it runs it.
+    """
+    values, nodes = NameSource(value_names(model.graph)), NameSource(node_names(model.graph))
+    node, index, dims = _smallest_weight(model, graph)
+    picture = np.arange(2 * width, dtype=np.float32).reshape(1, width, 1, 2)
+    constants: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = {
+        "picture": picture,
+        "flat": np.asarray([-1], np.int64),
+        "expected": picture.reshape(width, 2).T.ravel(),
+        "one": np.asarray(1, np.int64),
+        "shapes": np.asarray([dims], np.int64),
+    }
+    name = {key: values.fresh(f"onnxremat_guard_{key}") for key in constants}
+    for key in ("blocks", "order", "same", "count", "all", "row", "shape", "weight"):
+        name[key] = values.fresh(f"onnxremat_guard_{key}")
+
+    def step(op: str, inputs: str, made: str, **attributes: int) -> onnx.NodeProto:
+        label = nodes.fresh(GUARD.format(width))
+        read = [name[key] for key in inputs.split()]
+        return helper.make_node(op, read, [name[made]], label, **attributes)  # type: ignore[arg-type]
+
+    blocks = step("ReorderInput", "picture", "blocks")
+    blocks.domain = LAYOUT_DOMAIN
+    before = [
+        blocks,
+        step("Reshape", "blocks flat", "order"),
+        step("Equal", "order expected", "same"),
+        step("Cast", "same", "count", to=onnx.TensorProto.INT64),
+        step("ReduceMin", "count", "all", keepdims=0),
+        step("Sub", "one all", "row"),
+        step("Gather", "shapes row", "shape", axis=0),
+    ]
+    name["given"] = node.input[index]
+    before.append(step("Reshape", "given shape", "weight"))
+    node.input[index] = name["weight"]
+    graph.initializer.extend(numpy_helper.from_array(a, name[k]) for k, a in constants.items())
+    kept = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*before, *kept])
+
+
+def _smallest_weight(model: ModelProto, graph: GraphProto) -> tuple[onnx.NodeProto, int, list[int]]:
+    """A convolution of a graph in blocks, the place of its smallest weight, and its shape. There is
+    one: the runtime puts in blocks what convolutions with weights make."""
+    dims = {t.name: list(t.dims) for one in all_graphs(model.graph) for t in one.initializer}
+    read = [
+        (prod(dims[name]), number, index)
+        for number, node in enumerate(graph.node)
+        if node.domain == LAYOUT_DOMAIN
+        for index, name in enumerate(node.input)
+        if name in dims
+    ]
+    _, number, index = min(read)
+    node = graph.node[number]
+    return node, index, dims[node.input[index]]

@@ -1,0 +1,97 @@
+"""Weights in a file beside the model, and files for processors with blocks of one width."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from models import BUILDERS
+from onnxremat.core.errors import ModelError
+from onnxremat.importer.external import data_files
+from onnxremat.ort.child.process import ModelSource
+from onnxremat.ort.measuring.compare import different_names
+from onnxremat.ort.measuring.inputs import make_inputs
+from onnxremat.ort.measuring.measure import in_memory, run_outputs
+from onnxremat.ort.outside import DATA_FILE, ModelPair, Weights, name_data, with_weights_outside
+from onnxremat.ort.recipe import STOCK
+from tests.rewriters.tile.nets import Net
+
+ONE_THREAD = STOCK.with_threads(1)
+
+
+def convolutions() -> onnx.ModelProto:
+    """Two convolutions that the runtime lays out in blocks, and a product that it packs."""
+    net = Net()
+    x = net.conv(net.input("x", 1, 3, 16, 16), 3, 32, 3)
+    x = net.add("GlobalAveragePool", net.conv(net.add("Relu", x), 32, 32, 3))
+    x = net.add("Flatten", x)
+    return net.model(net.add("MatMul", x, net.weight(32, 64)))
+
+
+def outside(model: onnx.ModelProto, weights: Weights) -> ModelPair:
+    made = with_weights_outside(model, Path.cwd(), ONE_THREAD, weights)
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("weights", [Weights.EXTERNAL, Weights.PACKED])
+def test_the_bits_of_a_default_session_with_all_weights_in_one_file(weights: Weights) -> None:
+    model = convolutions()
+    inputs = make_inputs(model)
+    made = outside(model, weights)
+    assert data_files(made.model) == (DATA_FILE,)
+    assert made.data.path.is_file()
+    expected = run_outputs(in_memory(model, "."), inputs, ONE_THREAD)
+    assert not different_names(expected, run_outputs(made.source(), inputs, ONE_THREAD))
+
+
+def test_the_pair_may_be_renamed_together(tmp_path: Path) -> None:
+    model = convolutions()
+    inputs = make_inputs(model)
+    made = outside(model, Weights.EXTERNAL)
+    named = onnx.ModelProto()
+    named.CopyFrom(made.model)
+    name_data(named, "other.onnx.data")
+    (tmp_path / "other.onnx.data").write_bytes(made.data.path.read_bytes())
+    onnx.save(named, tmp_path / "other.onnx")
+    source = ModelSource(path=tmp_path / "other.onnx")
+    expected = run_outputs(in_memory(model, "."), inputs, ONE_THREAD)
+    assert not different_names(expected, run_outputs(source, inputs, ONE_THREAD))
+
+
+def test_a_file_in_blocks_of_another_width_is_refused_by_the_runtime() -> None:
+    """As if it came from such a processor: blocks lie otherwise than its guard expects."""
+    model = convolutions()
+    made = outside(model, Weights.PACKED)
+    if made.layout_width is None:
+        pytest.skip("this processor has no blocked layout")
+    (expected,) = (t for t in made.model.graph.initializer if t.name.endswith("guard_expected"))
+    order = numpy_helper.to_array(expected)
+    half = made.layout_width // 2
+    picture = np.sort(order).reshape(made.layout_width, 2)
+    narrow = np.concatenate([part.T.ravel() for part in (picture[:half], picture[half:])])
+    expected.CopyFrom(numpy_helper.from_array(narrow, expected.name))
+    with pytest.raises(ModelError, match="this file is for processors with blocks of"):
+        run_outputs(made.source(), make_inputs(model), ONE_THREAD)
+
+
+def test_portable_files_have_no_blocks() -> None:
+    made = outside(convolutions(), Weights.EXTERNAL)
+    assert made.layout_width is None
+    assert not any(node.domain.endswith("nchwc") for node in made.model.graph.node)
+
+
+def test_a_model_without_weights_stays_as_it_is() -> None:
+    net = Net()
+    model = net.model(net.add("Exp", net.input("x", 4)))
+    assert with_weights_outside(model, Path.cwd(), ONE_THREAD, Weights.PACKED) is None
+
+
+def test_the_file_goes_with_what_holds_it() -> None:
+    made = outside(BUILDERS["mlp"](), Weights.EXTERNAL)
+    path = made.data.path
+    assert path.is_file()
+    del made
+    assert not path.parent.exists()
