@@ -76,16 +76,21 @@ def optimize_offline(
     """
     if level is OptimizationLevel.NONE:
         raise UsageError("an offline optimization needs a level above 'none'")
-    settings = Recipe(
+    made = written_by_runtime(model, base_dir, optimizing(recipe, level))
+    tidy(made, model)
+    layout = sum(node.domain == LAYOUT_DOMAIN for node in _all_nodes(made.graph))
+    return Optimized(made, level, recipe.provider, dict(recipe.free_dimensions), layout)
+
+
+def optimizing(recipe: Recipe, level: OptimizationLevel) -> Recipe:
+    """The settings that a model is optimized with for `recipe`: its provider, threads and free
+    dimensions count."""
+    return Recipe(
         provider=recipe.provider,
         threads=recipe.threads,
         optimization=level,
         free_dimensions=recipe.free_dimensions,
     )
-    made = written_by_runtime(model, base_dir, settings)
-    tidy(made, model)
-    layout = sum(node.domain == LAYOUT_DOMAIN for node in _all_nodes(made.graph))
-    return Optimized(made, level, recipe.provider, dict(recipe.free_dimensions), layout)
 
 
 def written_by_runtime(model: ModelProto, base_dir: Path | str, settings: Recipe) -> ModelProto:

@@ -33,7 +33,7 @@ from onnxremat.importer.nodes import LAYOUT_DOMAIN
 from onnxremat.ort.blocked_layout import layout_width
 from onnxremat.ort.child import actions as worker_actions
 from onnxremat.ort.child.process import ModelSource, run_job
-from onnxremat.ort.optimize import tidy
+from onnxremat.ort.optimize import optimizing, tidy
 from onnxremat.ort.recipe import OptimizationLevel, Recipe
 from onnxremat.system.temporary import process_folder
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
@@ -96,12 +96,7 @@ def with_weights_outside(
     """
     packed = weights is Weights.PACKED
     level = OptimizationLevel.ALL if packed else OptimizationLevel.EXTENDED
-    settings = Recipe(
-        provider=recipe.provider,
-        threads=recipe.threads,
-        optimization=level,
-        free_dimensions=recipe.free_dimensions,
-    )
+    settings = optimizing(recipe, level)
     source, data = ModelSource(model=model, base_dir=Path(base_dir)), DataFile()
     options = {"packed": packed}
     with run_job(worker_actions.optimize, [source], [settings], {}, options=options) as job:

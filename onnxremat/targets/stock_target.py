@@ -100,8 +100,7 @@ class StockTarget(Target):
         if result.chosen is None:
             nodes = result.model.graph.node
             rewritten = Rewritten(result.model, tuple(range(len(nodes))), 0)
-        beside = result.outside
-        taken = None if beside is None or beside.reason else beside.made
+        taken = None if result.pair is None else result.pair.made
         return Made(
             rewritten, result.model, resident_peak(result.memory), forecast.expected_bytes,
             data=None if taken is None else taken.data, details=result,
@@ -115,8 +114,8 @@ class StockTarget(Target):
         seconds: tuple[float | None, ...] = (None, None)
         ratio = None
         times = None if chosen is None else chosen.times
-        if result.outside is not None and not result.outside.reason:
-            times = result.outside.times
+        if result.pair is not None:
+            times = result.pair.times
         if times is not None:
             seconds, ratio = times.median_seconds, times.ratios[1]
         return Verification(

@@ -120,11 +120,16 @@ class StockResult:
     outside: Beside | None = None
 
     @property
+    def pair(self) -> Beside | None:
+        """The model with its weights in a file beside it, if it was taken."""
+        return None if self.outside is None or self.outside.reason else self.outside
+
+    @property
     def memory(self) -> SessionMemory:
         """What the resulting model takes."""
-        if self.outside is not None and not self.outside.reason:
-            assert self.outside.memory is not None
-            return self.outside.memory
+        if self.pair is not None:
+            assert self.pair.memory is not None
+            return self.pair.memory
         if self.chosen is None or self.chosen.memory is None:
             return self.original
         return self.chosen.memory

@@ -292,38 +292,31 @@ def test_the_smallest_peak_is_not_above_the_original_where_ops_hold_little(tmp_p
     assert result.rewritten.peak_bytes <= result.original.peak_bytes
 
 
-def unread_indices(path: Path) -> Path:
-    """A TopK whose indices nobody reads hold twice what its values do."""
+def partly_unread(path: Path, op: str, columns: int, stored: list[int]) -> Path:
+    """An op between two others with two outputs, of which one is read, and a constant input."""
     nodes = [
         helper.make_node("Exp", ["x"], ["a"], "a"),
-        helper.make_node("TopK", ["a", "k"], ["v", "i"], "top", axis=1),
-        helper.make_node("Tanh", ["v"], ["t"], "t"),
+        helper.make_node(op, ["a", "k"], ["read", "unread"], op, axis=1),
+        helper.make_node("Tanh", ["read"], ["t"], "t"),
         helper.make_node("ReduceMean", ["t"], ["y"], "y", axes=[0, 1]),
     ]
-    count = numpy_helper.from_array(np.array([256], np.int64), "k")
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [512, 256])
+    constant = numpy_helper.from_array(np.array(stored, np.int64), "k")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [512, columns])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])
-    graph = helper.make_graph(nodes, "unread", [x], [y], [count])
+    graph = helper.make_graph(nodes, "unread", [x], [y], [constant])
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
     return path
+
+
+def unread_indices(path: Path) -> Path:
+    """A TopK whose indices nobody reads hold twice what its values do."""
+    return partly_unread(path, "TopK", 256, [256])
 
 
 def unread_half(path: Path) -> Path:
     """The Size that frees the unread half of a Split makes the peak eight bytes higher."""
-    nodes = [
-        helper.make_node("Exp", ["x"], ["a"], "a"),
-        helper.make_node("Split", ["a", "halves"], ["l", "r"], "split", axis=1),
-        helper.make_node("Tanh", ["l"], ["t"], "t"),
-        helper.make_node("ReduceMean", ["t"], ["y"], "y", axes=[0, 1]),
-    ]
-    halves = numpy_helper.from_array(np.array([256, 256], np.int64), "halves")
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [512, 512])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])
-    graph = helper.make_graph(nodes, "half", [x], [y], [halves])
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    return path
+    return partly_unread(path, "Split", 512, [256, 256])
 
 
 @pytest.mark.parametrize("make", [unread_indices, unread_half])
