@@ -44,7 +44,7 @@ from onnxremat.core.errors import InfeasibleError, ModelError, NoPlanFoundError,
 from onnxremat.core.problem import Limits
 from onnxremat.core.units import parse_limit
 from onnxremat.fitting.outcomes import Planned
-from onnxremat.fitting.strategy import Attempts, substituted
+from onnxremat.fitting.strategy import Attempts
 from onnxremat.options import Options
 from onnxremat.stages import silent
 from onnxremat.subject import Subject, prepare, prepare_planner
@@ -143,11 +143,8 @@ def outcome(subject: Subject, target: Target, limit: str, options: Options) -> O
     began = time.perf_counter()
     budget = parse_limit(limit).resolve(target.original.peak_bytes)
     try:
-        whole = substituted(
-            subject, budget, target.rules, silent, allow_rounding=options.allow_rounding
-        )
         deadline = Deadline.of_planning(Limits(options.time_limit, seed=options.seed))
-        planned = Attempts(target, options, budget, deadline, silent).best(whole, subject)
+        planned = Attempts.of(subject, target, options, budget, deadline, silent).best()
     except (InfeasibleError, NoPlanFoundError) as error:
         seconds = time.perf_counter() - began
         return Outcome(budget, None, error.exit_code, str(error), seconds)

@@ -29,6 +29,8 @@ def frontier_text(result: Frontier) -> str:
         ("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"),
         *(("left out", f"{name}: {reason}") for name, reason in result.skipped.items()),
     ]
+    if not result.points:
+        return f"{table(rows)}\n\nnone of the planners has a plan beside the model's own order"
     cells = columns(_cells(result))
     if not all(point.meets for point in result.points):
         cells += f"\n{MISSED}: no plan within the limit was found in the time given"

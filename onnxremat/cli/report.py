@@ -13,7 +13,7 @@ import onnx
 from onnxremat.cli.explain import attempts_text
 from onnxremat.cli.tables import columns, table
 from onnxremat.commands.attribution import MeasuredPeak
-from onnxremat.commands.audit import Audit, HeldTensor
+from onnxremat.commands.audit import Audit, Floor, HeldTensor
 from onnxremat.commands.rewrite import RewriteResult
 from onnxremat.core.text import printable
 from onnxremat.core.units import format_bytes, format_seconds
@@ -274,13 +274,15 @@ def audit_text(result: Audit) -> str:
         rows.extend(_measured_rows(result.measured_peak))
         rows.append(("by the model at", f"step {own}"))
     rows.extend(estimated_rows(result.estimated, result.estimated_reason))
-    rows.append(("lower bound", f"{format_bytes(result.floor.nbytes)}: {result.floor.reason}"))
+    rows.append(("lower bound", _floor(result.floor)))
     rows.append(("reordering alone", _reordered(result)))
     rows.append(("in tiles", _in_tiles(result.tiling)))
     if result.limit_bytes is not None:
         rows.append(
             ("limit", f"{format_bytes(result.limit_bytes)}: {_verdict(result, result.limit_bytes)}")
         )
+    elif result.limit_text is not None:
+        rows.append(("limit", f"the smallest peak: {_smallest(result)}"))
     measured = result.measured_peak
     if measured is not None and measured.op is not None:
         return "\n\n".join([table(rows), _measured_table(measured)])
@@ -338,8 +340,19 @@ def _measured_table(measured: MeasuredPeak) -> str:
     return table
 
 
+def _floor(floor: Floor) -> str:
+    if floor.refuted:
+        return (
+            f"none is proved: the model takes less than the {format_bytes(floor.nbytes)} that "
+            f"{floor.reason} would"
+        )
+    return f"{format_bytes(floor.nbytes)}: {floor.reason}"
+
+
 def _reordered(result: Audit) -> str:
     reached = format_bytes(result.reordered_peak_bytes)
+    if result.floor.refuted or result.measured_peak is not None:
+        return f"{reached} by the model of memory, which the run does not follow"
     if result.reordered_peak_bytes == result.reordered_bound_bytes:
         own = result.reordered_peak_bytes == result.peak.nbytes
         return f"{reached}, the smallest of any order (proved)" + (
@@ -361,12 +374,18 @@ def _in_tiles(tiling: TilingPlan) -> str:
 def _verdict(result: Audit, limit: int) -> str:
     if result.original_peak_bytes <= limit:
         return "met as it is"
-    if result.floor.nbytes > limit:
+    if result.floor.nbytes > limit and not result.floor.refuted:
         tiles = ": tiles may meet it" if result.tiling.peak_bytes <= limit else ""
         return f"impossible for whole ops (below the lower bound){tiles}"
     if result.reordered_peak_bytes <= limit:
         return "reordering alone meets it"
     return "above the lower bound: try `onnxremat rewrite`"
+
+
+def _smallest(result: Audit) -> str:
+    """What is known of it without planning."""
+    known = min(result.reordered_peak_bytes, result.tiling.peak_bytes, result.released_peak_bytes)
+    return f"{format_bytes(known)} or less; `onnxremat rewrite --mem min` looks for it"
 
 
 def _held_table(held: Sequence[HeldTensor]) -> str:

@@ -51,11 +51,14 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The lower bound on the peak of any schedule of whole ops, and what sets it."""
+    """The lower bound on the peak of any schedule of whole ops, and what sets it. `refuted`: the
+    model itself takes less, measured, so that the bound counts a value that the runtime does not
+    hold, and nothing is proved."""
 
     nbytes: int
     op: str | None
     reason: str
+    refuted: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Audit:
     workspace was not counted (`estimated_reason` says why): the runtime's own statistics stand for
     it, which may miss some. `reordered_peak_bytes` is the smallest peak found without
     recomputation, by the model of memory, and `reordered_bound_bytes` what no order goes below.
+    `limit_text` is the limit as it was asked for; `limit_bytes` is None for the smallest peak.
     `tiling` has the smallest peak that regions in tiles are predicted to reach.
     `unread_values` are those that the runtime would hold to the end for nobody.
     """
@@ -86,6 +90,7 @@ class Audit:
     reordered_peak_bytes: int
     reordered_bound_bytes: int
     tiling: TilingPlan
+    limit_text: str | None
     limit_bytes: int | None
     threads: int | None
     measured_peak: MeasuredPeak | None = None
@@ -130,20 +135,23 @@ def audit(
     reordered = PLANNERS["reorder"].function(problem, limits)
     progress("cutting into tiles", _AT_MOST)
     tiling = _in_tiles(subject, target, reordered.schedule)
+    floor = find_floor(graph, rules)
+    floor = replace(floor, refuted=target.refutes(peak_bound(graph, rules)))
     return Audit(
         model,
         len(feed.loaded.model.graph.node),
-        len(graph.ops),
+        len(graph.ops) - subject.released.size_readers,
         subject.released.dropped_outputs + subject.released.size_readers,
         kind_bytes(graph, TensorKind.WEIGHT),
         kind_bytes(graph, TensorKind.INPUT),
         target.original.peak_bytes,
         released.peak_bytes,
         peak,
-        find_floor(graph, rules),
+        floor,
         reordered.peak_bytes,
         reordered.peak_bound_bytes,
         tiling,
+        None if limit is None else limit.text,
         None if limit is None else limit.resolve(target.original.peak_bytes),
         options.threads,
         measured_peak,

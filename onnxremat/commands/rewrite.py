@@ -24,7 +24,7 @@ from onnxremat.core.errors import (
 from onnxremat.core.problem import Limits, Plan
 from onnxremat.core.units import MemoryLimit, parse_limit
 from onnxremat.fitting.outcomes import Planned
-from onnxremat.fitting.strategy import Attempts, substituted
+from onnxremat.fitting.strategy import Attempts
 from onnxremat.importer import declare_sizes, load
 from onnxremat.options import Options
 from onnxremat.ort.blocked_layout import layout_width
@@ -239,17 +239,16 @@ def _plan_and_verify(
     info = options.target
     target = info.kind.of(subject, progress)
     budget = limit.resolve(target.original.peak_bytes)
-    whole = substituted(
-        subject, budget, target.rules, progress, allow_rounding=options.allow_rounding
-    )
+    limits = Limits(options.time_limit, options.iterations, options.seed, stop=stop)
+    deadline = Deadline.of_planning(limits)
+    attempts = Attempts.of(subject, target, options, budget, deadline, progress)
+    whole = attempts.whole
     graph = whole.imported.graph
     mode = ExecutionOrder(options.order)
     peak = find_peak(graph, own_schedule(whole.imported, mode), target.rules)
     prepare_planner(progress)
     started = time.perf_counter()
-    limits = Limits(options.time_limit, options.iterations, options.seed, stop=stop)
-    deadline = Deadline.of_planning(limits)
-    planned = Attempts(target, options, budget, deadline, progress).best(whole, subject)
+    planned = attempts.best()
     subject, made, plan = planned.subject, planned.made, planned.plan
     planning_seconds = time.perf_counter() - started
     final = _with_record(target.recipe, planned, budget, info)

@@ -15,6 +15,8 @@ _UNITS = {
     "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
 }  # fmt: skip
 _LARGEST_SHARE = 1e6
+_LOOKS_LIKE_PERCENT = 100
+"""Numbers up to this one, written without a unit, are no limit that any model keeps."""
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*|%)")
 
 
@@ -87,7 +89,13 @@ def parse_limit(text: str | int, option: str = "--mem") -> MemoryLimit:
         raise UsageError(
             f"{option}: {written!r} is not a size; write for example 4MB, 4MiB, 4000000, 60% or min"
         )
-    return MemoryLimit(written, nbytes=parse_bytes(written, option))
+    nbytes = parse_bytes(written, option)
+    if isinstance(text, str) and not match[2] and nbytes <= _LOOKS_LIKE_PERCENT:
+        raise UsageError(
+            f"{option}: {written!r} would be bytes; write {written}% for a share of the model's "
+            f"own peak, or {written}B"
+        )
+    return MemoryLimit(written, nbytes=nbytes)
 
 
 def format_bytes(nbytes: int) -> str:

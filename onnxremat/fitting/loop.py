@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from onnxremat.core.attempt import TAKEN, WHOLE_OPS, Attempt
 from onnxremat.core.bounds import PeakBound
-from onnxremat.core.deadline import Deadline
+from onnxremat.core.deadline import CUT_SHORT, Deadline
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.core.problem import Plan, Planner, Problem
 from onnxremat.core.schedule import Schedule
@@ -93,6 +93,8 @@ class Runtime(Generic[F, M]):
     `forecast` predicts a plan's measure, `tolerance` is the share by which it errs; `make` makes
     and measures the plan of a forecast, which is the truth. `of` says what is planned, `extra_time`
     the share of a run that its plans add, from their `Plan.extra_cost`; None if that is all of it.
+    `taken` has what plans took, in bytes, that were measured before: what was above a limit once is
+    not measured again. None: every plan is.
     """
 
     bound: PeakBound | None
@@ -102,6 +104,7 @@ class Runtime(Generic[F, M]):
     make: Callable[[F], M]
     of: str = WHOLE_OPS
     extra_time: Callable[[int], float] | None = None
+    taken: dict[Schedule, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -185,13 +188,12 @@ def smallest_within(
     taken = 0
     for one in plans:
         forecast = runtime.forecast(one.plan)
-        made = runtime.make(forecast)
-        taken = made.measured_bytes
-        if limit is None or taken <= limit:
+        made, taken = rounds.measured(one, forecast)
+        if made is not None and (limit is None or taken <= limit):
             if one is not smallest:
                 rounds.ended(smallest, "refused: another plan of about that peak takes less time")
             return rounds.found(one, forecast, made)
-        rounds.ended(one, f"refused: measured {_above(taken, limit)}", forecast, made)
+        rounds.ended(one, f"refused: measured {_above(taken, limit or 0)}", forecast, taken)
     raise rounds.missed(smallest, limit or 0, taken)
 
 
@@ -224,7 +226,7 @@ class _Rounds(Generic[F, M]):
         return _Round(target, plan, began)
 
     def ended(
-        self, one: _Round, outcome: str, forecast: F | None = None, made: M | None = None
+        self, one: _Round, outcome: str, forecast: F | None = None, measured: int | None = None
     ) -> None:
         """Keep what became of a plan."""
         plan, added = one.plan, self.runtime.extra_time
@@ -235,12 +237,23 @@ class _Rounds(Generic[F, M]):
                 one.target_bytes,
                 plan.peak_bytes,
                 None if forecast is None else forecast.expected_bytes,
-                None if made is None else made.measured_bytes,
+                measured,
                 plan.extra_time if added is None else added(plan.extra_cost),
                 outcome,
                 time.perf_counter() - one.began,
             )
         )
+
+    def measured(self, one: _Round, forecast: F) -> tuple[M | None, int]:
+        """The plan made, and what it takes; not made if it is known to be above the limit."""
+        taken, limit, schedule = self.runtime.taken, self.problem.budget_bytes, one.plan.schedule
+        known = None if taken is None else taken.get(schedule)
+        if limit is not None and known is not None and known > limit:
+            return None, known
+        made = self.runtime.make(forecast)
+        if taken is not None:
+            taken[schedule] = made.measured_bytes
+        return made, made.measured_bytes
 
     def judged(self, one: _Round, limit: int, *, last: bool) -> Found[M] | int:
         """The plan made, if it keeps a limit; else what it takes: expected, or measured if it may
@@ -248,23 +261,23 @@ class _Rounds(Generic[F, M]):
         plan, runtime = one.plan, self.runtime
         forecast = runtime.forecast(plan)
         taken = max(plan.peak_bytes, forecast.expected_bytes)
-        made = None
+        measured = None
         if runtime.bound is not None and not plan.meets(limit):
             why = f"planned {_above(plan.peak_bytes, limit)}"
         elif taken <= (1 + runtime.tolerance) * limit or last:
-            made = runtime.make(forecast)
-            taken = made.measured_bytes
-            if taken <= limit:
+            made, measured = self.measured(one, forecast)
+            if made is not None and measured <= limit:
                 return self.found(one, forecast, made)
+            taken = measured
             why = f"measured {_above(taken, limit)}"
         else:
             why = f"expected {_above(taken, limit)}: not measured"
-        self.ended(one, f"refused: {why}", forecast, made)
+        self.ended(one, f"refused: {why}", forecast, measured)
         return taken
 
     def found(self, one: _Round, forecast: F, made: M) -> Found[M]:
         """The plan that is taken, and all before it."""
-        self.ended(one, TAKEN, forecast, made)
+        self.ended(one, TAKEN, forecast, made.measured_bytes)
         return Found(one.plan, made, tuple(self.attempts))
 
     def impossible(
@@ -287,9 +300,11 @@ class _Rounds(Generic[F, M]):
         found = f"the smallest peak found is {format_bytes(peak_bytes)}{below}"
         scope = f" ({plan.scope})" if plan.scope else ""
         took = f"{said(self.deadline)}{scope}"
+        late = self.deadline.spent or CUT_SHORT in plan.scope
+        longer = "a longer --time-limit, " if late else ""
         return PlanMissedError(
             f"no plan within {format_bytes(limit)} was found {took}; {found}; "
-            "try a longer --time-limit, another --planner or a higher --mem",
+            f"try {longer}another --planner or a higher --mem",
             found,
             peak_bytes,
             plan.schedule,

@@ -232,11 +232,11 @@ def test_why_plans_were_refused(tmp_path: Path) -> None:
     code, out, err = onnxremat(*call, "--mem", "1MB", "--explain", cwd=tmp_path)
     assert code == 0, err
     assert out.splitlines()[-1].strip() == "taken"
-    code, out, err = onnxremat(*call, "--mem", "20", "--explain", cwd=tmp_path)
+    code, out, err = onnxremat(*call, "--mem", "20B", "--explain", cwd=tmp_path)
     assert code == 3
     assert "impossible" in one_line(err)
     assert out.startswith("plan of") and "refused: no schedule goes below 32 B" in out
-    code, out, _ = onnxremat(*call, "--mem", "20", "--json", cwd=tmp_path)
+    code, out, _ = onnxremat(*call, "--mem", "20B", "--json", cwd=tmp_path)
     assert code == 3
     (one,) = json.loads(out)["attempts"]
     assert one["planned_bytes"] == 32 and one["measured_bytes"] is None

@@ -76,6 +76,26 @@ def test_the_text_names_what_was_counted(found: Audit) -> None:
     assert plain["estimated"] == []
 
 
+def test_a_bound_that_the_model_itself_goes_below_is_none(found: Audit) -> None:
+    assert not found.floor.refuted
+    refuted = replace(
+        found, floor=replace(found.floor, refuted=True), limit_bytes=found.floor.nbytes - 1
+    )
+    text = audit_text(refuted)
+    assert "none is proved" in text
+    assert "impossible" not in text and "(proved)" not in text
+    assert "impossible" in audit_text(replace(refuted, floor=found.floor))
+
+
+def test_nothing_is_proved_of_orders_where_the_run_takes_more_than_the_model(found: Audit) -> None:
+    assert "which the run does not follow" in audit_text(found)
+
+
+def test_the_smallest_peak_has_a_row_where_it_is_asked_for(found: Audit) -> None:
+    assert found.limit_text is None and "the smallest peak" not in audit_text(found)
+    assert "rewrite --mem min" in audit_text(replace(found, limit_text="min"))
+
+
 def test_without_time_for_measuring_estimates_are_marked_and_the_rest_is_unexplained(
     detector_file: Path,
 ) -> None:

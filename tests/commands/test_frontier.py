@@ -90,6 +90,12 @@ def unloadable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_where_no_planner_has_a_point_the_text_says_so(result: Frontier) -> None:
+    nothing = replace(result, points=(), best=(), skipped={"tiles": "nothing can be cut"})
+    text = frontier_text(nothing)
+    assert "none of the planners has a plan" in text and "nothing can be cut" in text
+
+
 def test_ops_the_runtime_lacks_are_planned_without_a_run_and_a_note_says_so(
     unloadable: Path,
 ) -> None:

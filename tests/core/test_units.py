@@ -24,6 +24,13 @@ def test_what_is_not_a_size_is_a_usage_error_that_quotes_it(text: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["60", "100", "1"])
+def test_a_share_without_its_sign_is_asked_for_again(text: str) -> None:
+    with pytest.raises(UsageError, match=f"write {text}% for a share"):
+        parse_limit(text)
+    assert parse_limit(int(text)).nbytes == parse_limit(f"{text}B").nbytes == int(text)
+
+
 def test_shares_and_min() -> None:
     assert parse_limit("60%").resolve(1001) == 600
     assert parse_limit(4096).resolve(1) == 4096

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -168,6 +168,26 @@ def test_a_runtime_that_always_takes_too_much_is_no_plan() -> None:
     ):
         within(measure=measure)
     assert len(rounds) == MAX_ROUNDS
+
+
+def test_a_plan_that_took_too_much_is_not_measured_again() -> None:
+    rounds, measured = [], []
+
+    def measure(plan: Plan) -> int:
+        measured.append(plan.schedule)
+        return 1230
+
+    def spy(problem: Problem, limits: Limits) -> Plan:
+        rounds.append(problem.budget_bytes)
+        return planner(problem, limits)
+
+    for _ in range(2):
+        runtime = replace(unproved(measure), taken=dict.fromkeys(measured, 1230))
+        with pytest.raises(PlanMissedError) as error:
+            plan_within(PROBLEM, spy, planning(1), runtime, rewriters="r")
+        assert [one.measured_bytes for one in error.value.attempts] == [1230] * MAX_ROUNDS
+    assert measured == [given_order(PROBLEM.graph)]
+    assert len(rounds) == 2 * MAX_ROUNDS
 
 
 class Hands:

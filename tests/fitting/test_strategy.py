@@ -17,9 +17,11 @@ from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import NoPlanFoundError
 from onnxremat.core.problem import Limits, Plan, Planner, Problem, make_plan
 from onnxremat.core.schedule import given_order
-from onnxremat.fitting import strategy
+from onnxremat.fitting import in_tiles, searches, strategy
+from onnxremat.fitting.in_tiles import ONLY_TILES
 from onnxremat.fitting.loop import FIRST_SHARE, SMALLEST_SECONDS, SMALLEST_SHARE
-from onnxremat.fitting.strategy import ONLY_TILES, UNTILED, USUAL
+from onnxremat.fitting.strategy import UNTILED, USUAL
+from onnxremat.fitting.substitution import substituted
 from onnxremat.options import Options
 from onnxremat.stages import silent
 from onnxremat.subject import prepare
@@ -83,8 +85,8 @@ def used(monkeypatch: pytest.MonkeyPatch, *, late: bool = False) -> Used:
         name: SimpleNamespace(function=made.planner(name), counts_work=False)
         for name in ("auto", "reorder")
     }
-    monkeypatch.setattr(strategy, "PLANNERS", planners)
-    monkeypatch.setattr(strategy, "TileSearch", made.search)
+    monkeypatch.setattr(searches, "PLANNERS", planners)
+    monkeypatch.setattr(in_tiles, "TileSearch", made.search)
     planning = partial(Deadline, now=made.now, busy=made.now, waits=True)
     monkeypatch.setattr(rewriting, "Deadline", SimpleNamespace(of_planning=planning))
     return made
@@ -199,5 +201,5 @@ def test_ops_that_alone_take_most_of_a_limit_are_replaced(
     subject = prepare(masked(tmp_path / "m.onnx"), OPTIONS)
     rules = RecipeTarget.rules
     limit = int(share * peak_bound(subject.imported.graph, rules).nbytes)
-    made = strategy.substituted(subject, limit, rules, silent, allow_rounding=False)
+    made = substituted(subject, limit, rules, silent, allow_rounding=False)
     assert [one.op_type for one in made.replaced] == ["Where"] * replaced

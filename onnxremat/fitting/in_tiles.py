@@ -1,0 +1,163 @@
+"""Tiles for one limit: chosen, and the model in them planned and measured like any other."""
+
+import time
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from onnxremat.core.bounds import PeakBound
+from onnxremat.core.schedule import Schedule
+from onnxremat.core.units import format_bytes
+from onnxremat.fitting.outcomes import Tried, TriedTiles, plans_of
+from onnxremat.fitting.searches import Search, Searches
+from onnxremat.stages import CHOOSING
+from onnxremat.subject import Subject
+from onnxremat.tiling import (
+    TileSearch,
+    Tiling,
+    TilingPlan,
+    ordered_subject,
+    tileable_subject,
+    tiled_subject,
+    uncut_bound,
+)
+
+TILING_TARGETS = (1.0, 0.95, 0.88, None)
+"""Shares of the limit that tiles are chosen for in turn: the runtime may take more than predicted.
+At last (None) the smallest peak is tried, as it is where that is asked for."""
+
+ONLY_TILES = 0.7
+"""Of all seconds, for choosing tiles where whole ops have nothing to look for: one alone exceeds
+the limit, or their smallest peak is proved."""
+
+WORTH_REORDERING = 0.9
+"""Tiles are chosen in the file's own order unless another one has this share of its peak, or less:
+what can be cut together lies together there, as it was written, layer by layer. Where nothing can,
+the other one is next."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tiles of a subject for the limit of `searches`."""
+
+    searches: Searches
+
+    def allowed(self, whole: Subject) -> bool:
+        """Whether tiles are allowed, and the outputs, which they make whole too, fit the limit."""
+        graph, rules = whole.imported.graph, self.searches.target.rules
+        outputs = sum(rules.nbytes(graph.tensors[t]) for t in set(graph.outputs))
+        budget = self.searches.budget
+        return self.searches.options.tiles and (budget is None or outputs <= budget)
+
+    def tileable(self, whole: Subject) -> Subject:
+        """The subject with its ops in forms that tiles can go through."""
+        searches = self.searches
+        return tileable_subject(
+            whole,
+            searches.budget,
+            searches.target.rules,
+            allow_rounding=searches.options.allow_rounding,
+        )
+
+    def tried(
+        self,
+        whole: Subject,
+        order: Schedule,
+        tried: list[Tried],
+        planning: float,
+        choosing: float,
+    ) -> TriedTiles:
+        """A plan of the model in tiles, none if those miss the limit or plans of whole ops are as
+        good; `choosing` and `planning` are the shares of all seconds for them, and for planning
+        the model in them each time."""
+        searches = self.searches
+        searches.progress(CHOOSING)
+        budget, part = searches.budget, searches.deadline.share(choosing, busy=True)
+
+        def searched_in(order: Schedule) -> tuple[Subject, TileSearch]:
+            subject = ordered_subject(whole, order, searches.target.rules)
+            return subject, TileSearch(subject, self._tiling, part)
+
+        orders = list(dict.fromkeys((self._order_of_tiles(whole, order), order)))
+        base, search = searched_in(orders.pop(0))
+        found = TriedTiles()
+        for share in TILING_TARGETS:
+            if share is not None and found.tiling is not None and not found.tiling.meets(budget):
+                continue
+            searches.progress(CHOOSING)
+            began, asked = time.perf_counter(), self._part_of_budget(share)
+            with part.passing():
+                tiling = search.plan(asked, part.left_seconds)
+            if orders and not (tiling.regions or tiling.late):
+                base, search = searched_in(orders.pop())
+                with part.passing():
+                    tiling = search.plan(asked, part.left_seconds)
+            if budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
+                tiling = self._descended(search, ONLY_TILES - choosing)
+            untried = partial(found.with_untried, tiling, asked, time.perf_counter() - began)
+            met = tiling.meets(budget)
+            why = "no better than whole ops" if met else "predicted above the limit"
+            if not tiling.regions or not self._pays(tiling, tried):
+                return untried(why)
+            again = found.tiling is not None and found.tiling.regions == tiling.regions
+            if share is not None and (again or not met):
+                found = found if again else untried(why)
+                continue
+            searches.progress("running the tiled model to learn sizes, workspace and times")
+            tiled = tiled_subject(base, tiling)
+            bound = searches.bound_above_limit(tiled)
+            if bound is not None:
+                least = format_bytes(bound.nbytes)
+                found = untried(f"in tiles no schedule goes below {least} ({bound.reason})")
+                continue
+            smallest = asked is None
+            seconds = (searches.same_each_time if smallest else searches.deadline.share)(planning)
+            one = searches.tried(Search(tiled, seconds, tiling, smallest=smallest))
+            found = found.with_tried(tiling, one)
+            if one.planned is not None:
+                break
+        return found
+
+    def uncut_bound(self, whole: Subject) -> PeakBound | None:
+        """What tiles cannot go below, as far as anything is proved."""
+        proved = self.searches.target.bound_rules is not None
+        return uncut_bound(whole, self._tiling) if proved else None
+
+    def _descended(self, search: TileSearch, share: float) -> TilingPlan:
+        """The smallest peak after a share of all seconds more."""
+        more = self.searches.deadline.share(share, busy=True)
+        search.extend(more.limits.seconds)
+        with more.passing():
+            return search.plan(None, more.left_seconds)
+
+    def _only_tiles(self, whole: Subject, tiling: TilingPlan) -> bool:
+        """Whether tiles go below all whole ops: a limit there would leave them more seconds."""
+        bound = self.searches.bound(whole)
+        return bool(tiling.regions) and bound is not None and tiling.peak_bytes < bound.nbytes
+
+    def _part_of_budget(self, share: float | None) -> int | None:
+        budget = self.searches.budget
+        return None if share is None or budget is None else int(share * budget)
+
+    @cached_property
+    def _tiling(self) -> Tiling:
+        options, target = self.searches.options, self.searches.target
+        return Tiling(
+            target.rules, target.node_bytes, options.exact_threads, options.allow_rounding
+        )
+
+    def _order_of_tiles(self, whole: Subject, found: Schedule) -> Schedule:
+        """The order that regions are parts of: the file's own, or the one that was found."""
+        searches = self.searches
+        own = searches.own(whole)
+        smaller = searches.peak(whole, found) <= WORTH_REORDERING * searches.peak(whole, own)
+        return found if smaller else own
+
+    def _pays(self, tiling: TilingPlan, tried: list[Tried]) -> bool:
+        """Whether tiles are worth a try beside the plans of whole ops."""
+        plans, budget = plans_of(tried), self.searches.budget
+        if not plans:
+            return True
+        best = self.searches.best_of(plans)
+        if budget is None:
+            return tiling.peak_bytes < best.made.measured.peak_bytes
+        return tiling.meets(budget) and tiling.extra_time < best.extra_time

@@ -1,0 +1,184 @@
+"""One search for a plan: of what is given, within a part of the time, measured."""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+from onnxremat.core.bounds import PeakBound, peak_bound
+from onnxremat.core.deadline import Deadline
+from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.core.memory import profile
+from onnxremat.core.problem import Planner, Problem, Progress, make_plan
+from onnxremat.core.schedule import Schedule
+from onnxremat.core.units import format_bytes, format_seconds
+from onnxremat.fitting.loop import ALIKE, Runtime, plan_within, smallest_within
+from onnxremat.fitting.outcomes import Planned, Tried, plans_of, words_of
+from onnxremat.options import Options
+from onnxremat.ort.recipe import ExecutionOrder
+from onnxremat.planners import PLANNERS
+from onnxremat.stages import PLANNING, ProgressReport
+from onnxremat.subject import Subject
+from onnxremat.targets.target import Target, own_schedule
+from onnxremat.tiling import TilingPlan
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search for a plan: of what, in which time, from which orders beside the file's own, and
+    whether for the `smallest` peak. `tiling` is how the subject was cut, None for whole ops."""
+
+    subject: Subject
+    deadline: Deadline
+    tiling: TilingPlan | None = None
+    starts: tuple[Schedule, ...] = ()
+    smallest: bool = False
+
+
+@dataclass(frozen=True)
+class Searches:
+    """What every search for one limit needs.
+
+    `taken`: what plans of a subject were measured to take, by the identity of the subject, which is
+    kept with them: a search that is begun again ends at plans that were measured before.
+    """
+
+    target: Target
+    options: Options
+    budget: int | None
+    deadline: Deadline
+    progress: ProgressReport
+    taken: dict[int, tuple[Subject, dict[Schedule, int]]] = field(default_factory=dict)
+
+    def tried(self, search: Search) -> Tried:
+        """What becomes of a search."""
+        try:
+            return Tried(self.planned(search))
+        except (InfeasibleError, NoPlanFoundError) as error:
+            return Tried(missed=error)
+
+    def planned(self, search: Search) -> Planned:
+        """A plan that keeps the limit where it is measured. Raises as `plan_within`."""
+        target, options = self.target, self.options
+        subject, tiling = search.subject, search.tiling
+        graph = subject.imported.graph
+        as_given = self.own(subject)
+        problem = Problem(
+            graph,
+            target.rules,
+            budget_bytes=self.budget,
+            max_copies=None if options.recompute else 1,
+            depth_first=ExecutionOrder(options.order) is ExecutionOrder.DEFAULT,
+            starts=(*search.starts, as_given),
+        )
+        own_order = make_plan(problem, as_given, "given_order", peak_bound_bytes=0)
+        forecast = partial(target.forecast, subject)
+        runtime = Runtime(
+            bound=self.bound(subject),
+            error_bytes=forecast(own_order).expected_bytes - own_order.peak_bytes,
+            tolerance=target.tolerance,
+            forecast=forecast,
+            make=partial(target.make, subject),
+            taken=self.taken.setdefault(id(subject), (subject, {}))[1],
+            of=words_of(tiling),
+            extra_time=None if tiling is None else tiling.extra_time_with,
+        )
+        planner = PLANNERS[options.planner].function
+        planner = _telling(planner, graph.total_cost(), self.progress)
+        count = options.iterations
+        most = f"{options.time_limit:g} s in all" if count is None else f"{count} iterations a plan"
+        self.progress(PLANNING, f"at most {most}")
+        if search.smallest:
+            found = smallest_within(problem, planner, search.deadline, runtime)
+        else:
+            found = plan_within(problem, planner, search.deadline, runtime, rewriters=self._allowed)
+        return Planned(subject, found.plan, found.made, tiling, found.attempts)
+
+    @cached_property
+    def _allowed(self) -> str:
+        """The rewriters that are allowed, in words."""
+        named = ["reordering"]
+        if self.options.recompute:
+            named.insert(0, "recomputation")
+        named.append("exact substitutes")
+        if self.options.allow_rounding:
+            named.append("substitutes that round differently")
+        else:
+            named[-1] += " (--allow-rounding permits more)"
+        return ", ".join(named[:-1]) + " and " + named[-1]
+
+    def enough(self, tried: list[Tried]) -> bool:
+        """Whether nothing better is looked for: a plan keeps the limit in the time of one pass, or
+        there is one and planning is to stop."""
+        plans = plans_of(tried)
+        return bool(plans) and (self.deadline.stopped() or self.best_of(plans).extra_time <= 0)
+
+    def best_of(self, plans: list[Planned]) -> Planned:
+        """The fastest within the limit; of those about as small as the smallest without one."""
+        peaks = [one.made.measured.peak_bytes for one in plans]
+        most = max(peaks) if self.budget is not None else (1 + ALIKE) * min(peaks)
+        small = [one for one, peak in zip(plans, peaks, strict=True) if peak <= most]
+        return min(small, key=lambda one: (one.extra_time, one.made.measured.peak_bytes))
+
+    def same_each_time(self, share: float) -> Deadline:
+        """A share of all seconds, of counted work if the planner counts it: what `--mem min` does
+        in it, and planning for a limit does again."""
+        if self.options.iterations is None and PLANNERS[self.options.planner].counts_work:
+            return self.deadline.counting_work(share)
+        return self.deadline.share(share)
+
+    def bound(self, subject: Subject) -> PeakBound | None:
+        """What no schedule goes below, None if nothing is proved."""
+        rules = self.target.bound_rules
+        if rules is None:
+            return None
+        bound = peak_bound(subject.imported.graph, rules)
+        changed = subject.replaced or subject.sized
+        return None if not changed and self.target.refutes(bound) else bound
+
+    def bound_above_limit(self, subject: Subject) -> PeakBound | None:
+        """The bound of an op that alone exceeds the limit, None if none is proved to do so."""
+        bound = self.bound(subject)
+        if bound is None or self.budget is None or bound.nbytes <= self.budget:
+            return None
+        return bound
+
+    def is_least(self, whole: Subject, smallest: Tried) -> bool:
+        """Whether the smallest peak of whole ops is proved."""
+        bound = self.bound(whole)
+        peak = None if smallest.planned is None else smallest.planned.plan.peak_bytes
+        return bound is not None and peak is not None and peak <= bound.nbytes
+
+    def own(self, subject: Subject) -> Schedule:
+        """The order in which the runtime executes the subject as it was imported."""
+        return own_schedule(subject.imported, ExecutionOrder(self.options.order))
+
+    def order(self, whole: Subject, share: float) -> Schedule:
+        """An order of whole ops with a small peak, searched in a share of all seconds: regions are
+        parts of an order."""
+        if self.options.planner == "given_order":
+            return self.own(whole)
+        part = self.same_each_time(share)
+        problem = Problem(whole.imported.graph, self.target.rules, max_copies=1)
+        with part.passing():
+            return PLANNERS["reorder"].function(problem, part.granting(part.left_seconds)).schedule
+
+    def keeps(self, whole: Subject, order: Schedule) -> bool:
+        """Whether an order keeps the limit, by the model of memory."""
+        return self.budget is not None and self.peak(whole, order) <= self.budget
+
+    def peak(self, whole: Subject, order: Schedule) -> int:
+        """Bytes of an order's peak, by the model of memory."""
+        return profile(whole.imported.graph, order, self.target.rules).peak_bytes
+
+
+def _telling(planner: Planner, one_pass: int, progress: ProgressReport) -> Planner:
+    """The planner, telling of each better plan that it finds."""
+
+    def report(better: Progress) -> None:
+        extra = 100 * (better.time_cost / one_pass - 1) if one_pass else 0.0
+        progress(
+            PLANNING,
+            f"{format_bytes(better.peak_bytes)}, {extra:+.1f}% time, "
+            f"after {format_seconds(better.seconds)}",
+        )
+
+    return lambda problem, limits: planner(problem, replace(limits, on_progress=report))
