@@ -18,6 +18,8 @@ from onnxremat.planners.search.engine import usable_processors
 from onnxremat.target_table import TargetInfo, chosen_target
 
 NO_OPS: tuple[str, ...] = ()
+UNSAID: str | None = None
+UNLIMITED: float | None = None
 COST_SOURCES = ("model", "measured")
 ORDERS = tuple(mode.value for mode in ExecutionOrder)
 ORDER_PLANNERS = ("auto", "reorder", "given_order")
@@ -49,6 +51,8 @@ class ModelFields:
     allow_ops = NO_OPS
     costs = "model"
     weights = "embedded"
+    mem_of = UNSAID
+    max_slowdown = UNLIMITED
     verify = True
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -57,6 +61,12 @@ class ModelFields:
     seed: int = 0
     measure_limit: float = MEASURE_SECONDS
     run_limit: float = RUN_SECONDS
+
+    @property
+    def optimizes_first(self) -> bool:
+        """Whether a plan is for what a default session makes of the model, where that can be had:
+        as far as any processor allows."""
+        return False
 
     @property
     def exact_threads(self) -> int:
@@ -113,7 +123,9 @@ class Options(ModelFields):
     and compare.
 
     `weights`: where those of the file lie, one of `WEIGHTS` (`ort.outside.Weights`): in it, or in
-    a file beside it.
+    a file beside it. `mem_of`: what is limited, where a target leaves a choice: "runs" or
+    "process". `max_slowdown`: the share of its time that the original may be slower than the file
+    (0.1: 10%); None: what tiles and recomputation are planned to take, and 10% for all the rest.
 
     `time_limit`: the seconds that planners and the choice of tiles have, all together; running,
     predicting and measuring come on top. Whole ops come first, tiles next, and whole ops have what
@@ -130,6 +142,8 @@ class Options(ModelFields):
     order: str = ExecutionOrder.PRIORITY.value
     optimize: str = "none"
     weights: str = "embedded"
+    mem_of: str | None = None
+    max_slowdown: float | None = None
     planner: str = "auto"
     recompute: bool = True
     tiling: bool = True
@@ -146,6 +160,16 @@ class Options(ModelFields):
         return self.tiling and self.target.tiles and self.order == ExecutionOrder.PRIORITY
 
     @property
+    def optimizes_first(self) -> bool:
+        """Where weights lie outside, the runtime has optimized the file before."""
+        return self.weights != Weights.EMBEDDED
+
+    @property
+    def figure(self) -> str:
+        """What the limit is of, in words."""
+        return self.target.figure_of(self.mem_of)
+
+    @property
     def target(self) -> TargetInfo:
         """Where the file will run."""
         return chosen_target(self.session, self.runtime)
@@ -157,6 +181,8 @@ class Options(ModelFields):
             raise UsageError(f"--iterations: {self.iterations} is negative")
         _require_one_of("--weights", self.weights, WEIGHTS)
         target = self.target
+        if self.max_slowdown is not None and not 0 <= self.max_slowdown < math.inf:
+            raise UsageError(f"--max-slowdown: {self.max_slowdown} is no share of a time")
         if self.order == ExecutionOrder.DEFAULT:
             if self.recompute:
                 raise UsageError(
@@ -169,6 +195,8 @@ class Options(ModelFields):
                     + ", ".join(ORDER_PLANNERS)
                 )
         target.check(vars(self))
+        if self.mem_of is not None:
+            _require_one_of("--mem-of", self.mem_of, tuple(target.figures))
 
 
 def _require_seconds(option: str, seconds: float) -> None:

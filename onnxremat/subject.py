@@ -7,6 +7,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -67,8 +68,9 @@ class Feed:
     """A model with everything needed to run it: sizes, inputs and the session recipe.
 
     `open_inputs` are the inputs of the file that leave sizes open. `optimized` is there if `loaded`
-    is what the runtime's own optimizations made of the file. `settles`: whether models with these
-    inputs are settled before they are planned. `options`: how they are to be run.
+    is what the runtime's own optimizations made of the file, which is `unoptimized` then.
+    `settles`: whether models with these inputs are settled before they are planned. `options`: how
+    they are to be run.
     """
 
     loaded: LoadedModel
@@ -77,8 +79,14 @@ class Feed:
     recipe: Recipe
     open_inputs: tuple[str, ...] = ()
     optimized: Optimized | None = None
+    unoptimized: LoadedModel | None = None
     settles: bool = True
     options: ModelFields = field(default_factory=ModelFields)
+
+    @property
+    def as_it_came(self) -> LoadedModel:
+        """The file."""
+        return self.loaded if self.unoptimized is None else self.unoptimized
 
     def source(self) -> ModelSource:
         """The model as it was read (its nodes in a valid order)."""
@@ -171,7 +179,9 @@ def optimized_feed(feed: Feed, level: OptimizationLevel) -> Feed:
     loaded = feed.loaded
     made = optimize_offline(loaded.model, loaded.base_dir, level, feed.recipe)
     model = declare_sizes(made.model, feed.binding, {})
-    done = replace(feed, loaded=replace(loaded, model=model), optimized=made)
+    done = replace(
+        feed, loaded=replace(loaded, model=model), optimized=made, unoptimized=feed.as_it_came
+    )
     if feed.options.verify:
         recipe = replace(feed.recipe, optimization=level)
         expected = run_outputs(feed.source(), feed.inputs, recipe)
@@ -211,6 +221,10 @@ def prepare(
     if options.optimize != OptimizationLevel.NONE:
         progress("optimizing the model")
         feed = optimized_feed(feed, OptimizationLevel(options.optimize))
+    elif options.optimizes_first:
+        progress("optimizing the model")
+        with suppress(ModelError, VerificationError):
+            feed = optimized_feed(feed, OptimizationLevel.EXTENDED)
     listener = stage(progress, "running the model to learn sizes, workspace and times")
     try:
         released = settled_release(feed, release(feed.loaded.model))

@@ -7,7 +7,7 @@ the README follow it. This module imports no target: each is loaded when it is c
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -31,11 +31,11 @@ class TargetInfo:
     """A target as the user sees it.
 
     `session` and `runtime`: the options that choose it. `summary`: what becomes of the file, in
-    words. `figure`: what `--mem` limits. `home`: MODULE:CLASS of the target itself. `refuses`:
-    options that do not go with it. `suffix`: a part of default file names. `tiles`: whether ops may
-    be cut. `sized`: whether files hold for the planned sizes only, whatever is in them.
-    `writes_plan`: whether a static plan is written beside the model, asked for or not. `details`:
-    the key of `Made.details` in JSON, "" for none.
+    words. `figure`: what `--mem` limits; `figures`: by the value of `--mem-of`. `home`:
+    MODULE:CLASS of the target itself. `refuses`: options that do not go with it. `suffix`: a part
+    of default file names. `tiles`: whether ops may be cut. `sized`: whether files hold for the
+    planned sizes only, whatever is in them. `writes_plan`: whether a static plan is written beside
+    the model, asked for or not. `details`: the key of `Made.details` in JSON, "" for none.
     """
 
     name: str
@@ -44,6 +44,7 @@ class TargetInfo:
     summary: str
     figure: str
     home: str
+    figures: Mapping[str, str] = field(default_factory=dict)
     refuses: tuple[Refusal, ...] = ()
     suffix: str = ""
     tiles: bool = True
@@ -69,6 +70,10 @@ class TargetInfo:
         """What is limited, in few words."""
         return self.figure.split(" with ", maxsplit=1)[0]
 
+    def figure_of(self, mem_of: str | None) -> str:
+        """What is limited, given `--mem-of`."""
+        return self.figure if mem_of is None else self.figures[mem_of]
+
     def check(self, given: Mapping[str, object]) -> None:
         """Raise UsageError if one of the options (values by name) does not go with the target."""
         for option, permitted, reason in self.refuses:
@@ -77,6 +82,10 @@ class TargetInfo:
 
 
 _EMBEDDED = Refusal("weights", "embedded", "--weights goes with --session stock only")
+_OWN_FIGURE = Refusal("mem_of", None, "--mem-of goes with --session stock only")
+_ANY_TIME = Refusal("max_slowdown", None, "--max-slowdown goes with --session stock only")
+_STOCK_ONLY = (_EMBEDDED, _OWN_FIGURE, _ANY_TIME)
+STOCK_FIGURE = "resident peak with default session options"
 
 DEFAULT = TargetInfo(
     "recipe",
@@ -85,7 +94,7 @@ DEFAULT = TargetInfo(
     summary="the file is opened with the options stored in it",
     figure="activation peak",
     home="onnxremat.targets.recipe_target:RecipeTarget",
-    refuses=(_EMBEDDED,),
+    refuses=_STOCK_ONLY,
 )
 
 TARGETS: Mapping[str, TargetInfo] = {
@@ -97,7 +106,11 @@ TARGETS: Mapping[str, TargetInfo] = {
             session="stock",
             runtime="ort-cpu",
             summary="the file is opened with ONNX Runtime's defaults",
-            figure="resident peak with default session options",
+            figure=STOCK_FIGURE,
+            figures={
+                "runs": STOCK_FIGURE,
+                "process": "memory of the process with default session options",
+            },
             home="onnxremat.targets.stock_target:StockTarget",
             refuses=(
                 Refusal(
@@ -118,7 +131,6 @@ TARGETS: Mapping[str, TargetInfo] = {
                 ),
             ),
             suffix="stock",
-            tiles=False,
             details="stock",
         ),
         TargetInfo(
@@ -129,7 +141,7 @@ TARGETS: Mapping[str, TargetInfo] = {
             figure="arena",
             home="onnxremat.targets.static_target:StaticTarget",
             refuses=(
-                _EMBEDDED,
+                *_STOCK_ONLY,
                 Refusal(
                     "optimize",
                     "none",

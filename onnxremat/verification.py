@@ -328,8 +328,7 @@ def verify_stock(
         in_order = order.as_planned
     progress("measuring memory")
     before, after = (
-        resident_peak(measure_session(one.model, one.base_dir, inputs, recipe, repeats=2))
-        for one in (original, rewritten)
+        resident_peak(measure_session(source, inputs, recipe, repeats=2)) for source in (old, new)
     )
     times = measure_times(
         [old, new],
@@ -351,9 +350,10 @@ def verify_stock(
     )
 
 
-def resident_peak(memory: SessionMemory) -> PeakMeasurement:
-    """The most that any run takes above the loaded session."""
-    peaks = memory.run_peaks_bytes
+def resident_peak(memory: SessionMemory, *, loading: bool = False) -> PeakMeasurement:
+    """The most that any run takes above the loaded session; with `loading` that is included."""
+    below = memory.loaded_bytes if loading else 0
+    peaks = tuple(below + peak for peak in memory.run_peaks_bytes)
     return PeakMeasurement(max(peaks), peaks, PeakMethod.RESIDENT)
 
 

@@ -30,7 +30,7 @@ from onnxremat.core.errors import (
     UsageError,
 )
 from onnxremat.core.text import printable
-from onnxremat.core.units import format_bytes, parse_bytes, parse_limit
+from onnxremat.core.units import format_bytes, parse_bytes, parse_limit, parse_share
 from onnxremat.ort.child.run_limit import RUN_SECONDS
 from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS
 from onnxremat.stages import CHOOSING, COMPILING, PLANNING
@@ -173,6 +173,8 @@ def rewrite_command(
     order: option.Order = "priority",
     optimize: option.Optimize = "none",
     weights: option.Weights = "embedded",
+    mem_of: option.MemOf = None,
+    max_slowdown: option.MaxSlowdown = None,
     emit_plan: option.EmitPlan = None,
     dim: option.Dim = [],  # noqa: B006 - typer copies it
     inputs: option.Inputs = None,
@@ -200,6 +202,7 @@ def rewrite_command(
     limit = parse_limit(mem)
     options = Options(
         runtime=runtime, session=session, order=order, optimize=optimize, weights=weights,
+        mem_of=mem_of, max_slowdown=parse_share(max_slowdown, "--max-slowdown"),
         dims=parse_dims(dim), inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
         allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
         time_limit=time_limit, iterations=iterations, measure_limit=measure_limit,

@@ -80,6 +80,19 @@ Weights = Annotated[
         "is mapped. packed: so, in the form that this kind of processor computes with.",
     ),
 ]
+MemOf = Annotated[
+    str | None,
+    typer.Option(
+        help="With --session stock. runs (the default): what runs add to the loaded session. "
+        "process: that and what loading it adds."
+    ),
+]
+MaxSlowdown = Annotated[
+    str | None,
+    typer.Option(
+        help="With --session stock. How much longer than the original the file may take: 10%."
+    ),
+]
 Dim = Annotated[
     list[str],
     typer.Option(

@@ -75,7 +75,7 @@ def rewrite_text(result: RewriteResult) -> str:
     rows = [
         ("limit", _limit(result)),
         (
-            info.short_figure,
+            result.figure.split(" with ", maxsplit=1)[0],
             f"{format_bytes(result.original.peak_bytes)} original{_in_default_order(result)}",
         ),
     ]

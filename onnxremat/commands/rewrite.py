@@ -251,7 +251,7 @@ def _plan_and_verify(
     planned = attempts.best()
     subject, made, plan = planned.subject, planned.made, planned.plan
     planning_seconds = time.perf_counter() - started
-    final = _with_record(target.recipe, planned, budget, info)
+    final = _with_record(target.recipe, planned, budget, options)
     verification = None
     if options.verify:
         verification = target.verify(subject, made, final)
@@ -274,7 +274,7 @@ def _plan_and_verify(
         output=None,
         limit_text=limit.text,
         limit_bytes=budget,
-        figure=info.figure,
+        figure=options.figure,
         recipe=target.recipe,
         plan=plan,
         tiling=planned.tiling,
@@ -309,7 +309,7 @@ def _sized(planned: Planned, info: TargetInfo) -> bool:
 
 
 def _with_record(
-    recipe: Recipe, planned: Planned, limit_bytes: int | None, info: TargetInfo
+    recipe: Recipe, planned: Planned, limit_bytes: int | None, options: Options
 ) -> onnx.ModelProto:
     """The model with the record of its plan, and its sizes if it holds for them only."""
     subject, made, plan = planned.subject, planned.made, planned.plan
@@ -320,13 +320,13 @@ def _with_record(
         optimized = OptimizedFor(feed.optimized.level.value, feed.optimized.provider, width)
     if planned.tiling is not None:
         recipe = recipe.with_threads(planned.tiling.threads)
-    model, sized = made.model, _sized(planned, info)
+    model, sized = made.model, _sized(planned, options.target)
     if sized:
         model = declare_sizes(model, feed.binding, subject.types)
     record = PlanRecord.of(
         recipe,
         input_shapes=feed.binding.input_shapes,
-        figure=info.figure,
+        figure=options.figure,
         limit_bytes=limit_bytes,
         planned_peak_bytes=made.expected_bytes,
         measured_peak_bytes=made.measured.peak_bytes,

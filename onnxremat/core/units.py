@@ -98,6 +98,20 @@ def parse_limit(text: str | int, option: str = "--mem") -> MemoryLimit:
     return MemoryLimit(written, nbytes=nbytes)
 
 
+def parse_share(text: str | None, option: str) -> float | None:
+    """A share as `10%`, None for none. Raises UsageError, naming `option`.
+
+    >>> parse_share("10%", "--max-slowdown"), parse_share(None, "--max-slowdown")
+    (0.1, None)
+    """
+    if text is None:
+        return None
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or match[2] != "%" or float(match[1]) / 100 > _LARGEST_SHARE:
+        raise UsageError(f"{option}: {text!r} is not a share; write for example 10%")
+    return float(match[1]) / 100
+
+
 def format_bytes(nbytes: int) -> str:
     """`nbytes` for people, in powers of ten.
 

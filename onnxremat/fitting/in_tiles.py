@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from onnxremat.core.bounds import PeakBound
+from onnxremat.core.deadline import Deadline
 from onnxremat.core.schedule import Schedule
 from onnxremat.core.units import format_bytes
 from onnxremat.fitting.outcomes import Tried, TriedTiles, plans_of
@@ -28,6 +29,13 @@ At last (None) the smallest peak is tried, as it is where that is asked for."""
 ONLY_TILES = 0.7
 """Of all seconds, for choosing tiles where whole ops have nothing to look for: one alone exceeds
 the limit, or their smallest peak is proved."""
+
+NEAR_LIMIT = 1.05
+"""What is predicted to take at most this share of a limit may keep it."""
+
+MOST_OF_SLOWDOWN = 2.0
+"""Tiles that are predicted to take so many times the time that is allowed are not tried: what
+optimized kernels take of them is another figure, and may be less."""
 
 WORTH_REORDERING = 0.9
 """Tiles are chosen in the file's own order unless another one has this share of its peak, or less:
@@ -79,6 +87,8 @@ class Tiles:
 
         orders = list(dict.fromkeys((self._order_of_tiles(whole, order), order)))
         base, search = searched_in(orders.pop(0))
+        if budget is None and searches.target.tile_shares:
+            return self._measured(base, search, part, tried, planning)
         found = TriedTiles()
         for share in TILING_TARGETS:
             if share is not None and found.tiling is not None and not found.tiling.meets(budget):
@@ -115,6 +125,64 @@ class Tiles:
             found = found.with_tried(tiling, one)
             if one.planned is not None:
                 break
+        if budget is None or found.last.planned is None or found.tiling is None:
+            return found
+        return self._cheaper(base, search, part, found, planning)
+
+    def _cheaper(
+        self, base: Subject, search: TileSearch, part: Deadline, found: TriedTiles, planning: float
+    ) -> TriedTiles:
+        """The same and the tiles of the smallest peak, if those were not tried, may keep the limit
+        too, and are predicted to take less time than what was found."""
+        searches, taken = self.searches, found.last.planned
+        assert taken is not None
+        with part.passing():
+            least = search.plan(None, part.left_seconds)
+        near = int(NEAR_LIMIT * (searches.budget or 0))
+        if (
+            not least.regions
+            or (found.tiling is not None and least.regions == found.tiling.regions)
+            or least.extra_time >= taken.extra_time
+            or least.peak_bytes > near
+        ):
+            return found
+        searches.progress("running the tiled model to learn sizes, workspace and times")
+        seconds = searches.same_each_time(planning)
+        search_of_least = Search(tiled_subject(base, least), seconds, least, smallest=True)
+        return found.with_tried(least, searches.tried(search_of_least))
+
+    def _measured(
+        self,
+        base: Subject,
+        search: TileSearch,
+        part: Deadline,
+        tried: list[Tried],
+        planning: float,
+    ) -> TriedTiles:
+        """The smallest peak in tiles where only measuring tells of it: more and more tiles, as long
+        as what is measured gets less, in the time that is allowed."""
+        searches, found, seen = self.searches, TriedTiles(), set[object]()
+        own = searches.peak(base, searches.own(base))
+        slowdown = searches.options.max_slowdown
+        for share in searches.target.tile_shares:
+            searches.progress(CHOOSING)
+            began, asked = time.perf_counter(), int(share * own)
+            with part.passing():
+                tiling = search.plan(asked, part.left_seconds)
+            untried = partial(found.with_untried, tiling, asked, time.perf_counter() - began)
+            if not tiling.regions or tiling.regions in seen:
+                found = untried("the same as before")
+                continue
+            seen.add(tiling.regions)
+            if slowdown is not None and tiling.extra_time > MOST_OF_SLOWDOWN * slowdown:
+                return untried(f"predicted {100 * tiling.extra_time:+.1f}% time")
+            best = min(one.made.measured_bytes for one in plans_of([*tried, *found.tried]))
+            searches.progress("running the tiled model to learn sizes, workspace and times")
+            seconds = searches.deadline.share(planning)
+            one = searches.tried(Search(tiled_subject(base, tiling), seconds, tiling))
+            found = found.with_tried(tiling, one)
+            if one.planned is None or one.planned.made.measured_bytes > best:
+                return found
         return found
 
     def uncut_bound(self, whole: Subject) -> PeakBound | None:
@@ -142,7 +210,7 @@ class Tiles:
     def _tiling(self) -> Tiling:
         options, target = self.searches.options, self.searches.target
         return Tiling(
-            target.rules, target.node_bytes, options.exact_threads, options.allow_rounding
+            target.rules, target.added_node_bytes, options.exact_threads, options.allow_rounding
         )
 
     def _order_of_tiles(self, whole: Subject, found: Schedule) -> Schedule:

@@ -11,7 +11,7 @@ the search for the smallest peak may still keep the limit (`smallest_within`).
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from onnxremat.core.attempt import TAKEN, WHOLE_OPS, Attempt
 from onnxremat.core.bounds import PeakBound
@@ -32,6 +32,9 @@ SMALLEST_SECONDS = 3.0
 
 ALIKE = 0.02
 """Of plans within this share of the smallest peak, the fastest is the one."""
+
+HOPELESS = 1.5
+"""The smallest peak of whole ops is not measured where it is expected to be so many limits."""
 
 SMALLEST_SHARE = 0.85
 """Of the seconds that are left, for the smallest peak; the rest is for a faster plan of about that
@@ -79,6 +82,9 @@ class Measured(Protocol):
     @property
     def measured_bytes(self) -> int: ...
 
+    @property
+    def refused(self) -> str: ...
+
 
 F = TypeVar("F", bound=Expected)
 M = TypeVar("M", bound=Measured)
@@ -93,8 +99,8 @@ class Runtime(Generic[F, M]):
     `forecast` predicts a plan's measure, `tolerance` is the share by which it errs; `make` makes
     and measures the plan of a forecast, which is the truth. `of` says what is planned, `extra_time`
     the share of a run that its plans add, from their `Plan.extra_cost`; None if that is all of it.
-    `taken` has what plans took, in bytes, that were measured before: what was above a limit once is
-    not measured again. None: every plan is.
+    `taken` has what plans took that were made before, and why they were refused: what was above a
+    limit once is not made again. None: every plan is.
     """
 
     bound: PeakBound | None
@@ -104,7 +110,14 @@ class Runtime(Generic[F, M]):
     make: Callable[[F], M]
     of: str = WHOLE_OPS
     extra_time: Callable[[int], float] | None = None
-    taken: dict[Schedule, int] | None = None
+    taken: dict[Schedule, "Outcome"] | None = None
+
+
+class Outcome(NamedTuple):
+    """What a plan took, and why it is not in the file that was made of it, if it is not."""
+
+    nbytes: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -188,12 +201,17 @@ def smallest_within(
     taken = 0
     for one in plans:
         forecast = runtime.forecast(one.plan)
-        made, taken = rounds.measured(one, forecast)
+        if limit is not None and forecast.expected_bytes > HOPELESS * limit:
+            taken = forecast.expected_bytes
+            rounds.ended(one, f"refused: expected {_above(taken, limit)}: not measured", forecast)
+            continue
+        made, (taken, why) = rounds.measured(one, forecast)
         if made is not None and (limit is None or taken <= limit):
             if one is not smallest:
                 rounds.ended(smallest, "refused: another plan of about that peak takes less time")
             return rounds.found(one, forecast, made)
-        rounds.ended(one, f"refused: measured {_above(taken, limit or 0)}", forecast, taken)
+        why = why or f"measured {_above(taken, limit or 0)}"
+        rounds.ended(one, f"refused: {why}", forecast, taken)
     raise rounds.missed(smallest, limit or 0, taken)
 
 
@@ -244,16 +262,17 @@ class _Rounds(Generic[F, M]):
             )
         )
 
-    def measured(self, one: _Round, forecast: F) -> tuple[M | None, int]:
+    def measured(self, one: _Round, forecast: F) -> tuple[M | None, Outcome]:
         """The plan made, and what it takes; not made if it is known to be above the limit."""
         taken, limit, schedule = self.runtime.taken, self.problem.budget_bytes, one.plan.schedule
         known = None if taken is None else taken.get(schedule)
-        if limit is not None and known is not None and known > limit:
+        if limit is not None and known is not None and known.nbytes > limit:
             return None, known
         made = self.runtime.make(forecast)
+        found = Outcome(made.measured_bytes, made.refused)
         if taken is not None:
-            taken[schedule] = made.measured_bytes
-        return made, made.measured_bytes
+            taken[schedule] = found
+        return made, found
 
     def judged(self, one: _Round, limit: int, *, last: bool) -> Found[M] | int:
         """The plan made, if it keeps a limit; else what it takes: expected, or measured if it may
@@ -265,11 +284,11 @@ class _Rounds(Generic[F, M]):
         if runtime.bound is not None and not plan.meets(limit):
             why = f"planned {_above(plan.peak_bytes, limit)}"
         elif taken <= (1 + runtime.tolerance) * limit or last:
-            made, measured = self.measured(one, forecast)
+            made, (measured, why) = self.measured(one, forecast)
             if made is not None and measured <= limit:
                 return self.found(one, forecast, made)
             taken = measured
-            why = f"measured {_above(taken, limit)}"
+            why = why or f"measured {_above(taken, limit)}"
         else:
             why = f"expected {_above(taken, limit)}: not measured"
         self.ended(one, f"refused: {why}", forecast, measured)
@@ -277,7 +296,8 @@ class _Rounds(Generic[F, M]):
 
     def found(self, one: _Round, forecast: F, made: M) -> Found[M]:
         """The plan that is taken, and all before it."""
-        self.ended(one, TAKEN, forecast, made.measured_bytes)
+        outcome = f"refused: {made.refused}" if made.refused else TAKEN
+        self.ended(one, outcome, forecast, made.measured_bytes)
         return Found(one.plan, made, tuple(self.attempts))
 
     def impossible(

@@ -105,6 +105,11 @@ class TriedTiles:
         return TriedTiles(tiling, (*self.tried, one), attempts=self.attempts + one.attempts)
 
     @property
+    def found(self) -> bool:
+        """Whether one keeps the limit."""
+        return any(one.planned is not None for one in self.tried)
+
+    @property
     def late(self) -> bool:
         """Whether more tiles would have been looked at with more time."""
         return self.tiling is None or self.tiling.late

@@ -10,14 +10,14 @@ from onnxremat.core.memory import profile
 from onnxremat.core.problem import Planner, Problem, Progress, make_plan
 from onnxremat.core.schedule import Schedule
 from onnxremat.core.units import format_bytes, format_seconds
-from onnxremat.fitting.loop import ALIKE, Runtime, plan_within, smallest_within
+from onnxremat.fitting.loop import ALIKE, Outcome, Runtime, plan_within, smallest_within
 from onnxremat.fitting.outcomes import Planned, Tried, plans_of, words_of
 from onnxremat.options import Options
 from onnxremat.ort.recipe import ExecutionOrder
 from onnxremat.planners import PLANNERS
 from onnxremat.stages import PLANNING, ProgressReport
 from onnxremat.subject import Subject
-from onnxremat.targets.target import Target, own_schedule
+from onnxremat.targets.target import Forecast, Made, Target, own_schedule
 from onnxremat.tiling import TilingPlan
 
 
@@ -46,7 +46,7 @@ class Searches:
     budget: int | None
     deadline: Deadline
     progress: ProgressReport
-    taken: dict[int, tuple[Subject, dict[Schedule, int]]] = field(default_factory=dict)
+    taken: dict[int, tuple[Subject, dict[Schedule, Outcome]]] = field(default_factory=dict)
 
     def tried(self, search: Search) -> Tried:
         """What becomes of a search."""
@@ -65,7 +65,7 @@ class Searches:
             graph,
             target.rules,
             budget_bytes=self.budget,
-            max_copies=None if options.recompute else 1,
+            max_copies=1 if not options.recompute or self._in_a_hurry(search) else None,
             depth_first=ExecutionOrder(options.order) is ExecutionOrder.DEFAULT,
             starts=(*search.starts, as_given),
         )
@@ -76,7 +76,7 @@ class Searches:
             error_bytes=forecast(own_order).expected_bytes - own_order.peak_bytes,
             tolerance=target.tolerance,
             forecast=forecast,
-            make=partial(target.make, subject),
+            make=partial(self._made, search),
             taken=self.taken.setdefault(id(subject), (subject, {}))[1],
             of=words_of(tiling),
             extra_time=None if tiling is None else tiling.extra_time_with,
@@ -91,6 +91,22 @@ class Searches:
         else:
             found = plan_within(problem, planner, search.deadline, runtime, rewriters=self._allowed)
         return Planned(subject, found.plan, found.made, tiling, found.attempts)
+
+    def _in_a_hurry(self, search: Search) -> bool:
+        """Whether tiles take the time that is allowed, so that recomputation has none."""
+        return search.tiling is not None and self.options.max_slowdown is not None
+
+    def _made(self, search: Search, forecast: Forecast) -> Made:
+        """A plan as a file, measured."""
+        plan, tiling = forecast.plan, search.tiling
+        extra = plan.extra_time if tiling is None else tiling.extra_time_with(plan.extra_cost)
+        return self.target.make(
+            search.subject,
+            forecast,
+            limit_bytes=self.budget,
+            extra_time=extra,
+            tiled=tiling is not None,
+        )
 
     @cached_property
     def _allowed(self) -> str:

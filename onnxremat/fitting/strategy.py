@@ -115,10 +115,10 @@ class Attempts:
                 base = self.tiles.tileable(whole)
                 order = order if base is whole else searches.order(base, shares.order)
                 tiled = self.tiles.tried(base, order, tried, shares.tiled, choosing)
-                tried.append(tiled.last)
+                tried += tiled.tried
                 attempts += tiled.attempts
         if not searches.enough(tried):
-            again = self._again(first, part, tiled.last, starts)
+            again = self._again(first, part, tiled, starts)
             attempts += [one for each in again for one in each.attempts]
             tried += again
         plans, cut = plans_of(tried), searches.options.tiles
@@ -143,7 +143,7 @@ class Attempts:
         given, target, budget = self.given, self.searches.target, self.searches.budget
         problem = Problem(given.imported.graph, target.rules, budget_bytes=budget)
         plan = make_plan(problem, self.searches.own(given), "given_order", peak_bound_bytes=0)
-        model, peak = given.feed.loaded.model, target.original.peak_bytes
+        model, peak = given.feed.as_it_came.model, target.original.peak_bytes
         rewritten = Rewritten(model, tuple(range(len(model.graph.node))), 0)
         made = Made(rewritten, model, target.original, peak)
         attempt = Attempt(
@@ -167,14 +167,14 @@ class Attempts:
         base = self.tiles.tileable(whole)
         order = order if base is whole else searches.order(base, shares.order)
         tiled = self.tiles.tried(base, order, [first], shares.tiled, seconds)
-        best = searches.best_of(plans_of([first, tiled.last]))
+        best = searches.best_of(plans_of([first, *tiled.tried]))
         return taken_of(best, first.attempts + tiled.attempts)
 
     def _again(
         self,
         first: Tried,
         part: Deadline,
-        tiled: Tried,
+        tiled: TriedTiles,
         starts: tuple[Schedule, ...],
     ) -> list[Tried]:
         """Whole ops again: the smallest peak, as where it is asked for, even where a busy machine
@@ -182,8 +182,7 @@ class Attempts:
         was found."""
         searches, whole = self.searches, self.whole
         if first.nothing:
-            found = tiled.planned is not None
-            return [] if found else [searches.tried(Search(whole, searches.deadline))]
+            return [] if tiled.found else [searches.tried(Search(whole, searches.deadline))]
         if searches.deadline.stopped() or isinstance(first.missed, InfeasibleError):
             return []
         least, shares = self._least(), self._shares()
@@ -194,7 +193,7 @@ class Attempts:
         if searches.deadline.spent or searches.enough([smallest]):
             return [smallest]
         found = first.planned is not None
-        if found and (tiled.planned is not None or not part.passed(CUT_SHORT)):
+        if found and (tiled.found or not part.passed(CUT_SHORT)):
             return [smallest]
         onward = dict.fromkeys((*(smallest.starts if least is whole else ()), *first.starts))
         return [smallest, searches.tried(Search(whole, searches.deadline, starts=tuple(onward)))]

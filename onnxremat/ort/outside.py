@@ -27,6 +27,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, helper, numpy_helper
 
+from onnxremat.core.errors import ModelError
 from onnxremat.importer.calls import all_graphs
 from onnxremat.importer.external import all_external_tensors
 from onnxremat.importer.nodes import LAYOUT_DOMAIN
@@ -177,8 +178,11 @@ def _guard(model: ModelProto, graph: GraphProto, width: int) -> None:
 
 
 def _smallest_weight(model: ModelProto, graph: GraphProto) -> tuple[onnx.NodeProto, int, list[int]]:
-    """A convolution of a graph in blocks, the place of its smallest weight, and its shape. There is
-    one: the runtime puts in blocks what convolutions with weights make."""
+    """A convolution of a graph in blocks, the place of its smallest weight, and its shape.
+
+    Raises ModelError if none has weights there: pools alone are in blocks, for one, where weights
+    come from outside an If.
+    """
     dims = {t.name: list(t.dims) for one in all_graphs(model.graph) for t in one.initializer}
     read = [
         (prod(dims[name]), number, index)
@@ -187,6 +191,8 @@ def _smallest_weight(model: ModelProto, graph: GraphProto) -> tuple[onnx.NodePro
         for index, name in enumerate(node.input)
         if name in dims
     ]
+    if not read:
+        raise ModelError("its blocks have no weights that a check of their width could be tied to")
     _, number, index = min(read)
     node = graph.node[number]
     return node, index, dims[node.input[index]]

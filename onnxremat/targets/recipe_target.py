@@ -48,7 +48,15 @@ class RecipeTarget(Target):
         expected = predict(rewritten.model, profile, self.recipe, types, order=profile.order)
         return Forecast(plan, expected.heap_bytes, rewritten)
 
-    def make(self, subject: Subject, forecast: Forecast) -> Made:
+    def make(
+        self,
+        subject: Subject,
+        forecast: Forecast,
+        *,
+        limit_bytes: int | None = None,
+        extra_time: float = 0.0,
+        tiled: bool = False,
+    ) -> Made:
         """The model of the forecast, run."""
         rewritten, feed = forecast.rewritten, subject.feed
         assert rewritten is not None

@@ -53,7 +53,15 @@ class StaticTarget(Target):
         """The live peak: no arena is smaller, and few need to be larger."""
         return Forecast(plan, plan.peak_bytes)
 
-    def make(self, subject: Subject, forecast: Forecast) -> Made:
+    def make(
+        self,
+        subject: Subject,
+        forecast: Forecast,
+        *,
+        limit_bytes: int | None = None,
+        extra_time: float = 0.0,
+        tiled: bool = False,
+    ) -> Made:
         """The buffers placed: nothing runs."""
         self.progress("placing the buffers")
         mode, plan = self.recipe.execution_order, forecast.plan

@@ -10,12 +10,21 @@ from onnxremat.core.units import format_bytes
 from onnxremat.ort.emulation.predict import BOOKKEEPING_NODE_BYTES, Prediction, predict
 from onnxremat.ort.emulation.rules import STOCK_RULES
 from onnxremat.ort.measuring.compare import Rounding, rounding
-from onnxremat.ort.measuring.measure import in_memory, run_outputs
+from onnxremat.ort.measuring.measure import PeakMeasurement, in_memory, run_outputs
+from onnxremat.ort.measuring.session_memory import SessionMemory
 from onnxremat.ort.outside import Weights
 from onnxremat.ort.recipe import STOCK, ExecutionOrder, OptimizationLevel
 from onnxremat.stages import ProgressReport, silent
 from onnxremat.subject import Subject
-from onnxremat.targets.stock_trial import LONGEST_TIME_RATIO, StockResult, StockTrial
+from onnxremat.targets.stock_trial import (
+    ABOVE,
+    LONGEST_TIME_RATIO,
+    Asked,
+    Candidate,
+    StockResult,
+    StockTrial,
+    Variant,
+)
 from onnxremat.targets.target import (
     Forecast,
     Made,
@@ -35,12 +44,16 @@ from onnxremat_rewriters.recompute import Rewritten
 if TYPE_CHECKING:
     from onnxremat.commands.rewrite import RewriteResult
 
+LOADED_NODE_BYTES = 16_000
+"""What a loaded session keeps of each node: 11 to 18 KB in models in tiles, with ORT 1.31."""
+
 _WARM_PERCENTS = (0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 30)
 
 
 @dataclass(frozen=True)
 class StockTarget(Target):
-    """Limits the resident peak: the most that any run adds to what the loaded session holds.
+    """Limits the resident peak: the most that any run adds to what the loaded session holds; or,
+    of the `process`, that and what loading adds.
 
     Nothing is proved here: default options fuse ops, so that bounds of single ops do not hold.
     """
@@ -49,8 +62,15 @@ class StockTarget(Target):
     bound_rules = None
     node_bytes = BOOKKEEPING_NODE_BYTES
     tolerance = 0.12
+    tile_shares = (0.5, 0.35, 0.24, 0.16, 0.1)
 
     trial: StockTrial
+    process: bool
+
+    @property
+    def added_node_bytes(self) -> int:
+        """Loading keeps far more of a node than runs do."""
+        return LOADED_NODE_BYTES if self.process else self.node_bytes
 
     @classmethod
     def of(cls, subject: Subject, progress: ProgressReport = silent) -> Self:
@@ -58,15 +78,16 @@ class StockTarget(Target):
         feed = subject.feed
         threads = feed.options.threads
         trial = StockTrial(
-            feed.loaded.model,
-            feed.loaded.base_dir,
+            feed.as_it_came.model,
+            feed.as_it_came.base_dir,
             feed.inputs,
             threads=threads,
             weights=Weights(feed.options.weights),
             progress=progress,
         )
-        peak = resident_peak(trial.before)
-        return cls(progress, STOCK.with_threads(threads), peak, peak, trial)
+        process = feed.options.mem_of == "process"
+        peak = resident_peak(trial.before, loading=process)
+        return cls(progress, STOCK.with_threads(threads), peak, peak, trial, process)
 
     def forecast(self, subject: Subject, plan: Plan) -> Forecast:
         """By the emulation of the arena, for the two variants that hide all shapes: no size is
@@ -85,26 +106,69 @@ class StockTarget(Target):
         warm = {size: expected(size).resident_bytes for size in _warm_sizes(plain)}
         warm_bytes = min(warm, key=lambda size: warm[size])
         resident = min(plain.resident_bytes, warm[warm_bytes])
+        if self.process:
+            resident += self._loading(len(rewritten.model.graph.node))
         return Forecast(plan, resident, rewritten, warm_bytes)
 
-    def make(self, subject: Subject, forecast: Forecast) -> Made:
-        """A plan that takes longer on purpose is not held against the variants."""
+    def _loading(self, nodes: int) -> int:
+        """What loading is expected to take: as the original's, or, with its weights outside, next
+        to nothing but for its nodes."""
+        if self.trial.weights is Weights.EMBEDDED:
+            added = nodes - len(self.trial.original.graph.node)
+            return self.trial.before.loaded_bytes + max(0, added) * LOADED_NODE_BYTES
+        return nodes * LOADED_NODE_BYTES
+
+    def make(
+        self,
+        subject: Subject,
+        forecast: Forecast,
+        *,
+        limit_bytes: int | None = None,
+        extra_time: float = 0.0,
+        tiled: bool = False,
+    ) -> Made:
+        """A plan that takes longer on purpose is not held against the variants, unless it was said
+        how much longer it may take."""
         rewritten = forecast.rewritten
         assert rewritten is not None
+        slowdown = subject.feed.options.max_slowdown
+        ratio = LONGEST_TIME_RATIO * (1 + extra_time) if slowdown is None else 1 + slowdown
         result = self.trial.rewrite(
             rewritten.model,
-            LONGEST_TIME_RATIO * (1 + forecast.plan.extra_time),
+            Asked(ratio, lambda memory: self._keeps(memory, limit_bytes)),
             warm_bytes=forecast.warm_bytes,
             reference=None if subject.exact else subject.released.model,
+            tiled=tiled,
         )
-        if result.chosen is None:
+        chosen, memory, refused = result.chosen, result.memory, ""
+        if chosen is None and result.closest is not None:
+            closest = result.closest
+            assert closest.memory is not None
+            if closest.reason == ABOVE and not self._keeps(memory, limit_bytes):
+                memory = closest.memory
+            else:
+                refused = "; ".join(self._why(one) for one in result.candidates)
+        if chosen is None or chosen.variant is Variant.ORIGINAL:
             nodes = result.model.graph.node
             rewritten = Rewritten(result.model, tuple(range(len(nodes))), 0)
-        taken = None if result.pair is None else result.pair.made
+        pair = None if chosen is None else chosen.pair
         return Made(
-            rewritten, result.model, resident_peak(result.memory), forecast.expected_bytes,
-            data=None if taken is None else taken.data, details=result,
+            rewritten, result.model, self._figure(memory), forecast.expected_bytes,
+            data=None if pair is None else pair.data, details=result, refused=refused,
         )  # fmt: skip
+
+    def _why(self, one: Candidate) -> str:
+        """Why a candidate was not taken, with its figure."""
+        figure = (
+            "" if one.memory is None else f" {self._figure(one.memory).peak_bytes / 1e6:.2f} MB"
+        )
+        return f"{one.variant}{figure}: {one.reason}"
+
+    def _figure(self, memory: SessionMemory) -> PeakMeasurement:
+        return resident_peak(memory, loading=self.process)
+
+    def _keeps(self, memory: SessionMemory, limit_bytes: int | None) -> bool:
+        return limit_bytes is None or self._figure(memory).peak_bytes <= limit_bytes
 
     def verify(self, subject: Subject, made: Made, final: onnx.ModelProto) -> Verification:
         """What the trial found already: it takes nothing that is not exact and in order."""
@@ -114,8 +178,6 @@ class StockTarget(Target):
         seconds: tuple[float | None, ...] = (None, None)
         ratio = None
         times = None if chosen is None else chosen.times
-        if result.pair is not None:
-            times = result.pair.times
         if times is not None:
             seconds, ratio = times.median_seconds, times.ratios[1]
         return Verification(
@@ -158,18 +220,19 @@ class StockTarget(Target):
         opened = "onnxruntime.InferenceSession, nothing to be set"
         if result.data is not None:
             opened += "; its weights belong beside it"
-        return TargetReport(opened, rows, planned=stock.chosen is not None)
+        changed = stock.chosen is not None and stock.chosen.variant is not Variant.ORIGINAL
+        return TargetReport(opened, rows, planned=changed)
 
 
 def _weights_row(stock: StockResult) -> tuple[tuple[str, str], ...]:
     """Where the weights lie, if that was asked."""
-    beside = stock.outside
-    if beside is None:
+    if stock.inside:
+        return (("weights", f"left where they were: {stock.inside}"),)
+    pair = None if stock.chosen is None else stock.chosen.pair
+    if pair is None:
         return ()
-    if beside.reason or beside.made is None or beside.memory is None:
-        return (("weights", f"left where they were: {beside.reason}"),)
-    where = f"in a file beside it, {format_bytes(beside.memory.mapped_bytes)} of it mapped"
-    width = beside.made.layout_width
+    where = f"in a file beside it, {format_bytes(stock.memory.mapped_bytes)} of it mapped"
+    width = pair.layout_width
     if width is not None:
         where += f"; for processors with blocks of {width} channels (others refuse it)"
     return (("weights", where),)
@@ -181,12 +244,11 @@ def _both(before: int, after: int) -> str:
 
 def _unchanged(stock: StockResult) -> str:
     """Why: what was wrong with the variant that takes least in its runs."""
-    tried = [c for c in stock.candidates if c.memory is not None]
-    if not tried:
+    best = stock.closest
+    if best is None or best.memory is None:
         return "unchanged: no variant could be made"
-    best = min(tried, key=lambda c: max(c.memory.run_peaks_bytes) if c.memory else 0)
-    peak = max(best.memory.run_peaks_bytes) if best.memory else 0
-    return f"unchanged: the best, {best.variant}, takes {format_bytes(peak)}, but {best.reason}"
+    peak = format_bytes(max(best.memory.run_peaks_bytes))
+    return f"unchanged: the best, {best.variant}, takes {peak}, but {best.reason}"
 
 
 def _warm_sizes(plain: Prediction) -> list[int]:

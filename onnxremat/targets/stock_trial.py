@@ -3,6 +3,9 @@
 Which parts pay depends on the model. A training graph gains most from its plan, an inference model
 of convolutions most from keeping the layout optimisation that hidden shapes would cost. Nothing is
 predicted: each variant is opened and run in a child with default options.
+
+Weights that are to lie outside make another file of each variant (`ort.outside`): the runtime
+optimizes it now, and what it made is what is measured, compared and timed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,15 +36,17 @@ from onnxremat_rewriters.stock.build import StockModel, is_stock, stock
 
 LONGEST_TIME_RATIO = 1.10
 """How much longer a variant may take than the original, where nothing else is asked."""
-_CLOSE_TIME_RATIO = 0.10
+_CLOSE_TIME_RATIO = 0.05
 _WORTHWHILE = 0.99
 FIRST_RUN_NOISE_BYTES = 512 * 1024
 """How far the first runs of one file in several processes are apart."""
 
 
 class Variant(StrEnum):
-    """Which parts of the rewrite a candidate has; all of them have wrap."""
+    """Which parts of the rewrite a candidate has; all but the first have wrap."""
 
+    ORIGINAL = "original"
+    """None: the model as it came, with its weights outside."""
     WRAP = "wrap"
     """Nothing else: order and optimisations stay the runtime's own."""
     CAPTURE = "capture"
@@ -63,12 +68,17 @@ _BUILD: Mapping[Variant, Callable[[onnx.ModelProto, int], StockModel]] = {
 }
 _WARM = frozenset({Variant.CHAIN, Variant.WARM_PLAN})
 _CHAINED = _WARM | {Variant.PLAN}
+IN_TILES = (Variant.CHAIN, Variant.PLAN)
+"""Those that keep the order of a plan, which tiles need: in another one they are held together."""
 _COMPARED_LEVELS = (OptimizationLevel.NONE, OptimizationLevel.ALL)
+
+ABOVE = "above the limit"
+"""Why a candidate was not looked at any further."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A variant that was tried.
+    """A variant that was tried, with its weights in a file beside it (`pair`) or in itself.
 
     `memory` is None if it could not be built or run, `reason` says why it was not taken ("" for
     the one that was, and for those that were not needed). `times` are the original's and its own
@@ -78,7 +88,9 @@ class Candidate:
     """
 
     variant: Variant
+    model: onnx.ModelProto | None = None
     made: StockModel | None = None
+    pair: ModelPair | None = None
     memory: SessionMemory | None = None
     reason: str = ""
     times: TimeComparison | None = None
@@ -93,46 +105,31 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A model with its weights in a file beside it: `reason` says why it was not taken ("": it
-    was), the others are None where that was not found out."""
-
-    weights: Weights
-    made: ModelPair | None = None
-    memory: SessionMemory | None = None
-    times: TimeComparison | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True)
 class StockResult:
     """`model` is the best variant, or the original itself if none was better (`chosen` None).
 
     `original` is the original's memory with default options; `candidates` are in order of their
-    memory, least first. `outside`: what became of putting the weights of that model in a file
-    beside it, None where that was not asked; if it was done, `model` has them there.
+    memory, least first, those that keep the limit before others. `inside`: why the weights are not
+    outside, where that was asked.
     """
 
     model: onnx.ModelProto
     chosen: Candidate | None
     original: SessionMemory
     candidates: tuple[Candidate, ...]
-    outside: Beside | None = None
-
-    @property
-    def pair(self) -> Beside | None:
-        """The model with its weights in a file beside it, if it was taken."""
-        return None if self.outside is None or self.outside.reason else self.outside
+    inside: str = ""
 
     @property
     def memory(self) -> SessionMemory:
         """What the resulting model takes."""
-        if self.pair is not None:
-            assert self.pair.memory is not None
-            return self.pair.memory
         if self.chosen is None or self.chosen.memory is None:
             return self.original
         return self.chosen.memory
+
+    @property
+    def closest(self) -> Candidate | None:
+        """The one that would have been taken, if nothing were wrong with it."""
+        return next((one for one in self.candidates if one.memory is not None), None)
 
     @property
     def saved(self) -> float:
@@ -146,6 +143,15 @@ class _Expected(NamedTuple):
     reference: onnx.ModelProto
     unoptimized: Mapping[str, Array]
     optimized: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a variant: a time of at most `time_ratio` of the original's, and memory that
+    `keeps` the limit."""
+
+    time_ratio: float = LONGEST_TIME_RATIO
+    keeps: Callable[[SessionMemory], bool] = lambda memory: True
 
 
 @dataclass(frozen=True)
@@ -178,7 +184,7 @@ class StockTrial:
     def before(self) -> SessionMemory:
         """What the original takes with default options."""
         self.progress("measuring the original with default options")
-        return self._measured(self.original)
+        return self._measured(in_memory(self.original, self.base_dir))
 
     @property
     def _recipe(self) -> Recipe:
@@ -187,98 +193,93 @@ class StockTrial:
     def rewrite(
         self,
         model: onnx.ModelProto,
-        max_time_ratio: float = LONGEST_TIME_RATIO,
+        asked: Asked = Asked(),
         *,
         warm_bytes: int | None = None,
         reference: onnx.ModelProto | None = None,
+        tiled: bool = False,
     ) -> StockResult:
         """The variant of `model`, whose nodes are in plan order, that takes least memory.
 
-        A variant is taken only if: outputs are the original's bit for bit, run either without
-        optimisations or with default options (optimisations may round differently; the candidate
-        says which); neither the first run (within 0.5 MB, the noise of it) nor later ones take more
-        than the original's, and all of it with loading less; time is at most `max_time_ratio` of
-        the original's; the steps of the plan run in order, where it keeps them. `warm_bytes` is the
-        size of the warm block, by default the most that the model holds at once. `reference`: the
-        model whose bits count, if that is not the original. A variant that cannot be built says so
-        in its reason.
+        A variant is taken only if: outputs are the original's bit for bit, run either with default
+        options or, as long as the runtime optimizes when it loads, without (optimisations may round
+        differently; the candidate says which); neither the first run (within 0.5 MB, the noise of
+        it) nor later ones take more than the original's, and all of it with loading less; time is
+        as `asked`; the steps of the plan run in order, where it keeps them. What does not keep the
+        limit is looked at no further. `warm_bytes` is the size of the warm block, by default the
+        most that the model holds at once. `reference`: the model whose bits count, if that is not
+        the original. `tiled`: whether it has parts in tiles (`IN_TILES`). A variant that cannot be
+        built says so in its reason; where none will do with its weights outside, they are inside.
         """
-        before, built = self.before, []
+        compared = self.original if reference is None else reference
+        variants = [v for v in self.variants if not tiled or v in IN_TILES]
         warm = [] if warm_bytes is None else [warm_bytes]
-        for variant in self.variants:
+        result = self._best(model, variants, asked, warm, compared, self.weights)
+        if self.weights is Weights.EMBEDDED or tiled or result.chosen is not None:
+            return result
+        inside = "" if result.closest is None else result.closest.reason
+        if inside == ABOVE:
+            return result
+        reasons = [one.reason for one in result.candidates if one.reason]
+        embedded = self._best(model, variants, asked, warm, compared, Weights.EMBEDDED)
+        return replace(embedded, inside=inside or ", ".join(dict.fromkeys(reasons)))
+
+    def _best(
+        self,
+        model: onnx.ModelProto,
+        variants: Sequence[Variant],
+        asked: Asked,
+        warm: list[int],
+        reference: onnx.ModelProto,
+        weights: Weights,
+    ) -> StockResult:
+        """The best of the variants with their weights in one place."""
+        before, built = self.before, []
+        for variant in variants:
+            if variant is Variant.ORIGINAL and weights is Weights.EMBEDDED:
+                continue
             self.progress(f"measuring the variant '{variant}'")
-            built.append(self._build(model, variant, warm))
-        built.sort(key=_total)
+            built.append(self._build(model, variant, warm, weights))
+        built.sort(key=lambda one: (not _kept(one, asked), _total(one)))
         candidates: list[Candidate] = []
         chosen = None
         for candidate in built:
             if chosen is None and candidate.memory is not None:
                 self.progress(f"checking the variant '{candidate.variant}'")
-                candidate = self._judged(
-                    candidate, max_time_ratio, self.original if reference is None else reference
-                )
+                candidate = self._judged(candidate, asked, reference)
                 if not candidate.reason:
                     chosen = candidate
             candidates.append(candidate)
-        best = self.original if chosen is None or chosen.made is None else chosen.made.model
-        result = StockResult(best, chosen, before, tuple(candidates))
-        if self.weights is Weights.EMBEDDED:
-            return result
-        self.progress(f"measuring the model with {self.weights} weights")
-        beside = self._beside(best, result.memory, max_time_ratio)
-        if beside.made is not None and not beside.reason:
-            best = beside.made.model
-        return replace(result, model=best, outside=beside)
-
-    def _beside(
-        self, model: onnx.ModelProto, memory: SessionMemory, max_time_ratio: float
-    ) -> Beside:
-        """The model with its weights outside; with a reason if it must not be taken: it has to give
-        the bits of `model` and to take no more than `memory` in no more than the time asked for."""
-        one = Beside(self.weights)
-        try:
-            made = with_weights_outside(model, self.base_dir, self._recipe, self.weights)
-            if made is None:
-                return replace(one, reason="there are none of 1 KB or more")
-            measured = measure_session(
-                made.model, made.base_dir, self.inputs, self._recipe, repeats=self.repeats
-            )
-            outputs = run_outputs(made.source(), self.inputs, self._recipe)
-        except ModelError as error:
-            return replace(one, reason=str(error))
-        one = replace(one, made=made, memory=measured)
-        if different_names(self._outputs(model, OptimizationLevel.ALL), outputs):
-            return replace(one, reason="outputs differ from the original's")
-        if reason := self._dearer(measured, memory):
-            return replace(one, reason=reason)
-        one = replace(one, times=self._times(made.source(), max_time_ratio))
-        return replace(one, reason=_slower(one.times, max_time_ratio))
-
-    def _dearer(self, measured: SessionMemory, memory: SessionMemory) -> str:
-        """Where weights outside take more than those inside (`memory`), or ""."""
-        if measured.total_bytes > memory.total_bytes:
-            return "no less memory in all"
-        if measured.steady_bytes > self.before.steady_bytes + self._released(measured):
-            return "later runs take more memory"
-        return ""
+        best = self.original if chosen is None or chosen.model is None else chosen.model
+        return StockResult(best, chosen, before, tuple(candidates))
 
     def _released(self, measured: SessionMemory) -> int:
         """What loading leaves freed for runs to use, where it holds weights twice for a while: runs
         of the original take that much less above the loaded level."""
         return max(0, self.before.loaded_bytes - measured.loaded_bytes)
 
-    def _measured(self, model: onnx.ModelProto) -> SessionMemory:
-        return measure_session(
-            model, self.base_dir, self.inputs, self._recipe, repeats=self.repeats
-        )
+    def _measured(self, source: ModelSource) -> SessionMemory:
+        return measure_session(source, self.inputs, self._recipe, repeats=self.repeats)
 
-    def _build(self, model: onnx.ModelProto, variant: Variant, warm: list[int]) -> Candidate:
+    def _build(
+        self, model: onnx.ModelProto, variant: Variant, warm: list[int], weights: Weights
+    ) -> Candidate:
         """A variant and its memory, or the reason why there is none. `warm`: bytes, once known."""
+        made = None
         try:
             if variant in _WARM and not warm:
                 warm.append(self._warm_bytes(model))
-            made = _BUILD[variant](model, warm[0] if warm else 0)
-            return Candidate(variant, made, self._measured(made.model))
+            if variant is not Variant.ORIGINAL:
+                made = _BUILD[variant](model, warm[0] if warm else 0)
+            built = self.original if made is None else made.model
+            pair = None
+            if weights is not Weights.EMBEDDED:
+                pair = with_weights_outside(built, self.base_dir, self._recipe, weights)
+            if pair is not None:
+                memory = self._measured(pair.source())
+                return Candidate(variant, pair.model, made, pair, memory)
+            memory = self._measured(in_memory(built, self.base_dir))
+            return Candidate(variant, built, made, None, memory)
         except ModelError as error:
             return Candidate(variant, reason=str(error))
 
@@ -288,40 +289,44 @@ class StockTrial:
         recipe = replace(self._recipe, cpu_arena=False)
         return measure_activation(source, self.inputs, recipe, 2).peak_bytes
 
-    def _judged(
-        self, candidate: Candidate, max_time_ratio: float, reference: onnx.ModelProto
-    ) -> Candidate:
+    def _judged(self, candidate: Candidate, asked: Asked, reference: onnx.ModelProto) -> Candidate:
         """The candidate with everything asked that decides; `reason` if it must not be taken."""
-        made, memory = candidate.made, candidate.memory
-        assert made is not None
+        memory, model = candidate.memory, candidate.model
         assert memory is not None
-        if reason := _more_memory(memory, self.before):
+        assert model is not None
+        if not asked.keeps(memory):
+            return replace(candidate, reason=ABOVE)
+        if reason := self._more_memory(candidate, memory):
             return replace(candidate, reason=reason)
-        outputs = self._outputs(made.model, OptimizationLevel.ALL)
-        expected = self._expected(reference)
+        pair = candidate.pair
+        source = in_memory(model, self.base_dir) if pair is None else pair.source()
+        outputs, expected = self._outputs(source), self._expected(reference)
         candidate = replace(
             candidate,
             same_as_unoptimized=not different_names(expected.unoptimized, outputs),
             same_as_stock=not different_names(expected.optimized, outputs),
         )
-        if not (candidate.same_as_unoptimized or candidate.same_as_stock):
+        if not candidate.same_as_stock and (pair is not None or not candidate.same_as_unoptimized):
             return replace(candidate, reason="outputs differ from the original's")
         if candidate.variant in _CHAINED:
+            assert candidate.made is not None
+            made = candidate.made
             order = check_order(made, self.base_dir, self.inputs, threads=self.threads)
             candidate = replace(candidate, order=order)
             if not order.as_planned:
                 return replace(candidate, reason=f"{order.inversions} steps ran out of order")
-        source = in_memory(made.model, self.base_dir)
-        candidate = replace(candidate, times=self._times(source, max_time_ratio))
-        return replace(candidate, reason=_slower(candidate.times, max_time_ratio))
+        candidate = replace(candidate, times=self._times(source, asked.time_ratio))
+        return replace(candidate, reason=_slower(candidate.times, asked.time_ratio))
 
-    def _outputs(self, model: onnx.ModelProto, level: OptimizationLevel) -> Mapping[str, Array]:
-        source = in_memory(model, self.base_dir)
+    def _outputs(
+        self, source: ModelSource, level: OptimizationLevel = OptimizationLevel.ALL
+    ) -> Mapping[str, Array]:
         return run_outputs(source, self.inputs, replace(self._recipe, optimization=level))
 
     def _expected(self, reference: onnx.ModelProto) -> _Expected:
         if id(reference) not in self._seen:
-            made = (self._outputs(reference, level) for level in _COMPARED_LEVELS)
+            source = in_memory(reference, self.base_dir)
+            made = (self._outputs(source, level) for level in _COMPARED_LEVELS)
             self._seen[id(reference)] = _Expected(reference, *made)
         return self._seen[id(reference)]
 
@@ -333,30 +338,39 @@ class StockTrial:
             times = measure_times(sources, self.inputs, [self._recipe] * 2, pairs=21)
         return times
 
+    def _more_memory(self, candidate: Candidate, memory: SessionMemory) -> str:
+        """Where a candidate takes more than the original, or "".
+
+        Loading leaves freed blocks to the allocator, and a first run within them seems to take next
+        to nothing: it counts as more only if it is more with loading included, too. Where weights
+        lie outside nothing is freed, so that all runs are looked at that way.
+        """
+        before = self.before
+        spare = 0 if candidate.pair is None else self._released(memory)
+        if memory.steady_bytes > before.steady_bytes + spare:
+            return "later runs take more memory"
+        first = memory.first_bytes - before.first_bytes
+        with_loading = first + memory.loaded_bytes - before.loaded_bytes
+        if min(first, with_loading) > FIRST_RUN_NOISE_BYTES:
+            return "the first run takes more memory"
+        if memory.total_bytes > _WORTHWHILE * before.total_bytes:
+            return "no less memory in all"
+        return ""
+
 
 def _slower(times: TimeComparison | None, max_time_ratio: float) -> str:
     """How much longer a model takes than the original, if that is too long, or ""."""
     if times is None or times.ratios[1] <= max_time_ratio:
         return ""
-    return f"{100 * (times.ratios[1] - 1):+.0f}% time"
+    return (
+        f"{100 * (times.ratios[1] - 1):+.0f}% time, where {100 * (max_time_ratio - 1):+.0f}% is "
+        "allowed"
+    )
+
+
+def _kept(candidate: Candidate, asked: Asked) -> bool:
+    return candidate.memory is not None and asked.keeps(candidate.memory)
 
 
 def _total(candidate: Candidate) -> float:
     return float("inf") if candidate.memory is None else candidate.memory.total_bytes
-
-
-def _more_memory(memory: SessionMemory, before: SessionMemory) -> str:
-    """Where a candidate takes more than the original, or "".
-
-    Loading leaves freed blocks to the allocator, and a first run within them seems to take next
-    to nothing: it counts as more only if it is more with loading included, too.
-    """
-    if memory.steady_bytes > before.steady_bytes:
-        return "later runs take more memory"
-    first = memory.first_bytes - before.first_bytes
-    with_loading = first + memory.loaded_bytes - before.loaded_bytes
-    if min(first, with_loading) > FIRST_RUN_NOISE_BYTES:
-        return "the first run takes more memory"
-    if memory.total_bytes > _WORTHWHILE * before.total_bytes:
-        return "no less memory in all"
-    return ""

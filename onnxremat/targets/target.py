@@ -63,7 +63,7 @@ class Made:
     `measured` is the figure that `--mem` limits, `expected_bytes` what was expected of it. `static`
     is the static plan, where one was made; `data` the file with the weights of `model`, where they
     lie outside; `details` are what a target has to tell beside all that, for its part of the
-    report.
+    report. `refused`: why the plan is not in it, where the original stands for it, "" if it is.
     """
 
     rewritten: Rewritten
@@ -73,6 +73,7 @@ class Made:
     static: StaticPlan | None = None
     data: DataFile | None = None
     details: object = None
+    refused: str = ""
 
     @property
     def measured_bytes(self) -> int:
@@ -88,6 +89,8 @@ class Target(ABC):
     go below the bound in this target, None if nothing is proved there. `node_bytes`: what the
     runtime keeps for each node that a file has more, beside buffers. `tolerance`: the share by
     which forecasts may err. `takes_original`: whether the model as it came can be what is written.
+    `tile_shares`: where the smallest peak in tiles is looked for by measuring, the shares of the
+    model's own peak that tiles are chosen for in turn; none where predictions find it.
 
     `recipe`: the session options that the file is to be opened with. `original` and `released`: the
     figure of the model as it came, and without values that nobody reads.
@@ -98,6 +101,7 @@ class Target(ABC):
     node_bytes: ClassVar[int]
     tolerance: ClassVar[float]
     takes_original: ClassVar[bool] = True
+    tile_shares: ClassVar[tuple[float, ...]] = ()
 
     progress: ProgressReport
     recipe: Recipe
@@ -119,8 +123,23 @@ class Target(ABC):
         """What `make` will measure, as far as it can be told before."""
 
     @abstractmethod
-    def make(self, subject: Subject, forecast: Forecast) -> Made:
-        """The plan of a forecast written and measured."""
+    def make(
+        self,
+        subject: Subject,
+        forecast: Forecast,
+        *,
+        limit_bytes: int | None = None,
+        extra_time: float = 0.0,
+        tiled: bool = False,
+    ) -> Made:
+        """The plan of a forecast written and measured. What is above `limit_bytes` need be no more
+        than measured; `extra_time` is the share of a run that the plan adds on purpose; `tiled`:
+        whether the subject has parts in tiles."""
+
+    @property
+    def added_node_bytes(self) -> int:
+        """What a node more takes of what is limited."""
+        return self.node_bytes
 
     def verify(self, subject: Subject, made: Made, final: onnx.ModelProto) -> Verification:
         """Original and `final` (`made.model` with its record) compared in the runtime: under the

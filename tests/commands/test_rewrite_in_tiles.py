@@ -18,9 +18,11 @@ from onnxremat.commands.rewrite import rewrite
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.core.units import parse_limit
 from onnxremat.options import ModelOptions, Options
+from onnxremat.ort.measuring.measure import TimeComparison
 from onnxremat.ort.record import read_record
 from onnxremat.subject import Subject
 from onnxremat.targets.recipe_target import RecipeTarget
+from onnxremat.targets.stock_trial import StockTrial
 from onnxremat.targets.target import Made
 from onnxremat.tiling.routes import TOLERANCE
 from onnxremat.verification import Verification, verify_files
@@ -156,9 +158,59 @@ def test_audit_says_what_tiles_reach(espcn: Path) -> None:
     assert "in tiles" in text and "tiles may meet it" in text
 
 
-def test_files_for_default_options_have_no_tiles() -> None:
-    assert not Options(session="stock").tiles
+def test_files_in_the_default_order_have_no_tiles() -> None:
+    assert Options(session="stock").tiles
     assert not Options(order="default", recompute=False).tiles
+
+
+def opened_with_nothing_set(path: Path, inputs: Path, threads: int) -> list[bytes]:
+    """The outputs of a session as everybody opens one."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return [np.asarray(made).tobytes() for made in session.run(None, dict(np.load(inputs)))]
+
+
+@pytest.mark.parametrize("weights", ["external", "packed"])
+def test_tiles_are_for_sessions_with_nothing_set_too(tmp_path: Path, weights: str) -> None:
+    path, output = tmp_path / "espcn.onnx", tmp_path / "made.onnx"
+    onnx.save(BUILDERS["espcn"](size=192), path)
+    size = onnx.load(path).graph.input[0].type.tensor_type.shape.dim
+    np.savez(
+        tmp_path / "x.npz",
+        **{
+            onnx.load(path).graph.input[0].name: np.random.default_rng(0).standard_normal(
+                [d.dim_value for d in size], dtype=np.float32
+            )
+        },
+    )
+    options = Options(
+        session="stock", weights=weights, mem_of="process", max_slowdown=1.0, threads=1,
+        time_limit=4, inputs=tmp_path / "x.npz",
+    )  # fmt: skip
+    result = rewrite(path, "min", options, output=output)
+    assert result.tiling is not None and result.tiling.regions
+    assert result.figure == "memory of the process with default session options"
+    assert result.rewritten.peak_bytes < 0.5 * result.original.peak_bytes
+    assert output.with_name(f"{output.name}.data").is_file()
+    before, after = (opened_with_nothing_set(p, tmp_path / "x.npz", 1) for p in (path, output))
+    assert before == after
+    assert "for 1 threads" in rewrite_text(result)
+
+
+def test_what_takes_longer_than_allowed_is_refused_with_both_figures(
+    espcn: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twice = TimeComparison((1.0, 2.0), (1.0, 2.0), 7)
+    monkeypatch.setattr(StockTrial, "_times", lambda *_: twice)
+    options = replace(QUICK, session="stock", max_slowdown=0.1, threads=1)
+    with pytest.raises(NoPlanFoundError) as error:
+        rewrite(espcn, "60%", options)
+    told = [one.outcome for one in error.value.attempts]
+    assert any(
+        " MB: +100% time, where +10% is allowed" in one and one.startswith("refused")
+        for one in told
+    ), told
 
 
 def normalized(op: str, folder: Path) -> Path:

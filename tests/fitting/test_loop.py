@@ -16,6 +16,7 @@ from onnxremat.core.schedule import Schedule, given_order
 from onnxremat.fitting.loop import (
     MAX_ROUNDS,
     Found,
+    Outcome,
     PlanMissedError,
     Runtime,
     plan_within,
@@ -38,6 +39,7 @@ class Made:
     """A plan that was measured."""
 
     measured_bytes: int
+    refused: str = ""
 
 
 def planning(seconds: float, now: Callable[[], float] = time.monotonic) -> Deadline:
@@ -182,7 +184,7 @@ def test_a_plan_that_took_too_much_is_not_measured_again() -> None:
         return planner(problem, limits)
 
     for _ in range(2):
-        runtime = replace(unproved(measure), taken=dict.fromkeys(measured, 1230))
+        runtime = replace(unproved(measure), taken=dict.fromkeys(measured, Outcome(1230, "")))
         with pytest.raises(PlanMissedError) as error:
             plan_within(PROBLEM, spy, planning(1), runtime, rewriters="r")
         assert [one.measured_bytes for one in error.value.attempts] == [1230] * MAX_ROUNDS

@@ -20,7 +20,7 @@ from onnxremat.ort.measuring.executed_steps import check_order
 from onnxremat.ort.measuring.measure import in_memory, run_outputs
 from onnxremat.ort.measuring.session_memory import measure_session
 from onnxremat.ort.recipe import STOCK
-from onnxremat.targets.stock_trial import StockTrial, Variant
+from onnxremat.targets.stock_trial import ABOVE, Asked, StockTrial, Variant
 from onnxremat_rewriters.recompute import MARK
 from onnxremat_rewriters.stock import STOCK_KEY, Edges, StockModel, is_stock, planned_graph, stock
 from tests.ort.build import random_model
@@ -354,8 +354,8 @@ def test_weights_are_held_once(parts: dict[str, bool]) -> None:
     constants = (n.ByteSize() for n in planned_graph(made.model).node if n.op_type == "Constant")
     assert sum((*stored, *constants)) < 10_000
     weights = 4 * (256 * 256 * 9 + 2 * 2048 * 2048)
-    original = measure_session(model, ".", inputs, STOCK.with_threads(1), runs=1)
-    rewritten = measure_session(made.model, ".", inputs, STOCK.with_threads(1), runs=1)
+    original = measure_session(in_memory(model, "."), inputs, STOCK.with_threads(1), runs=1)
+    rewritten = measure_session(in_memory(made.model, "."), inputs, STOCK.with_threads(1), runs=1)
     assert rewritten.loaded_bytes < original.loaded_bytes + 0.15 * weights
     if parts:
         assert bits(run(made.model, inputs)) == bits(run(model, inputs))
@@ -372,7 +372,7 @@ def test_weights_in_another_file_stay_there(tmp_path: Path) -> None:
     inputs = feed(model)
     old = run_outputs(in_memory(stored, tmp_path), inputs, STOCK)
     assert not different_names(old, run_outputs(in_memory(made.model, tmp_path), inputs, STOCK))
-    assert measure_session(made.model, tmp_path, inputs, STOCK, runs=1).loaded_bytes > 0
+    assert measure_session(in_memory(made.model, tmp_path), inputs, STOCK, runs=1).loaded_bytes > 0
 
 
 def wide() -> onnx.ModelProto:
@@ -390,7 +390,7 @@ def test_the_best_variant_takes_less_memory_with_the_same_bits() -> None:
     inputs = feed(model)
     variants = (Variant.PLAN, Variant.WRAP)
     trial = StockTrial(model, Path(), inputs, threads=1, repeats=1, variants=variants)
-    result = trial.rewrite(model, 2.0)
+    result = trial.rewrite(model, Asked(2.0))
     assert result.chosen is not None
     assert result.chosen.reason == ""
     assert result.memory.steady_bytes < 0.9 * result.original.steady_bytes
@@ -409,3 +409,28 @@ def test_the_original_comes_back_if_nothing_is_better() -> None:
     assert result.model == model
     assert result.memory == result.original
     assert result.candidates[0].reason
+
+
+def test_what_is_above_the_limit_is_looked_at_no_further() -> None:
+    model = wide()
+    variants = (Variant.PLAN, Variant.WRAP)
+    trial = StockTrial(model, Path(), feed(model), threads=1, repeats=1, variants=variants)
+    result = trial.rewrite(model, Asked(2.0, lambda memory: False))
+    assert result.chosen is None
+    assert [one.reason for one in result.candidates] == [ABOVE, ABOVE]
+    assert all(one.times is None for one in result.candidates)
+
+
+def test_what_takes_too_long_says_how_much() -> None:
+    model = wide()
+    trial = StockTrial(model, Path(), feed(model), threads=1, repeats=1, variants=(Variant.PLAN,))
+    result = trial.rewrite(model, Asked(0.01))
+    assert result.chosen is None and result.closest is not None
+    assert "where -99% is allowed" in result.closest.reason
+
+
+def test_tiles_need_the_order_of_their_plan() -> None:
+    model = wide()
+    trial = StockTrial(model, Path(), feed(model), threads=1, repeats=1)
+    result = trial.rewrite(model, Asked(10.0), tiled=True)
+    assert {one.variant for one in result.candidates} == {Variant.CHAIN, Variant.PLAN}

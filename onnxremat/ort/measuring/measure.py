@@ -157,7 +157,8 @@ def measure_times(
     seconds: float | None = None,
     listener: Listener | None = None,
 ) -> TimeComparison:
-    """Seconds of a run of each model, with its recipe. Models alternate for `pairs` rounds, short
+    """Seconds of a run of each model, with its recipe; of the processor where all have one thread,
+    else on the wall. Models alternate for `pairs` rounds, short
     ones for up to six times as many; for fewer if the next would not end within `seconds`.
     `listener` hears which round it is.
 

@@ -8,10 +8,7 @@ at their defaults.
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-
-import onnx
+from dataclasses import dataclass, replace
 
 from onnxremat.importer.external import all_external_tensors
 from onnxremat.ort.child import actions as worker_actions
@@ -51,17 +48,16 @@ class SessionMemory:
 
 
 def measure_session(
-    model: onnx.ModelProto,
-    base_dir: Path | str,
+    source: ModelSource,
     inputs: Mapping[str, Array],
     recipe: Recipe,
     *,
     runs: int = 4,
     repeats: int = 1,
 ) -> SessionMemory:
-    """Open and run `model` in `repeats` children. Raises ModelError if the runtime refuses it."""
-    external = any(True for _ in all_external_tensors(model))
-    source = ModelSource(model=model, base_dir=Path(base_dir) if external else None)
+    """Open and run a model in `repeats` children. Raises ModelError if the runtime refuses it."""
+    if source.model is not None and not any(True for _ in all_external_tensors(source.model)):
+        source = replace(source, base_dir=None)
     loaded, peaks, mapped = [], [], []
     for _ in range(repeats):
         with run_job(

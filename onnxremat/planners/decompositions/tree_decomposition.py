@@ -23,6 +23,7 @@ from typing import Any
 
 from onnxremat.core.deadline import ENDLESS, Deadline, StoppedError
 from onnxremat.core.graph import Graph
+from onnxremat.core.work import WALL_PATIENCE
 
 Edge = tuple[int, int]
 
@@ -114,7 +115,8 @@ def _by_goatd(count: int, edges: Sequence[Edge], seed: int, deadline: Deadline) 
     goatd = importlib.import_module("goatd")
     graph = goatd.Graph(count, list(edges))
     deadline.worked(EDGE_SECONDS * len(edges))
-    most = max(1, int(1000 * min(deadline.left_seconds, LONGEST_SECONDS)))
+    patience = 1.0 if deadline.limits.work is None else WALL_PATIENCE
+    most = max(1, int(1000 * min(patience * deadline.left_seconds, LONGEST_SECONDS)))
 
     def work() -> Any:
         return goatd.decompose(graph, order="minfill", seed=seed, budget_ms=most)

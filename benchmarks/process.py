@@ -1,0 +1,378 @@
+"""What the whole process holds, nothing set: originals against the files that are made of them.
+
+    python -m benchmarks.process [--shared FOLDER] [--packages FOLDER] [--models NAME,NAME]
+                                 [--portable] [--processes 5] [--markdown FILE]
+
+Each file is made by `rewrite --session stock --mem-of process --mem min` with its weights outside,
+packed for this processor or, with `--portable`, for any; `--max-slowdown` is what the line allows.
+Then original and file are each opened in five processes of their own and run five times by a
+program that knows nothing of onnxremat (`instruments/process_client.py`): with nothing set in the
+environment, and with MALLOC_MMAP_THRESHOLD_=65536, which gives back what is freed at once. Compared
+is the better of the original's two medians with the better of the file's. Time is that of the
+processor for one thread, and on the wall for two, runs of both taken in turns; the larger ratio
+counts. A line FAILED if memory or time is not as asked, bits are not those of the original under
+default options, or loading takes longer; so is a group whose means are not, and so ends the
+command.
+
+`--shared` and `--packages` are as for `benchmarks.limits`.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxremat
+from benchmarks.tables import commit, markdown
+from models import BUILDERS
+from onnxremat.commands.rewrite import RewriteResult, rewrite
+from onnxremat.core.errors import OnnxrematError
+from onnxremat.importer import load
+from onnxremat.options import Options
+from onnxremat.ort.measuring.measure import measure_times
+from onnxremat.ort.outside import SUFFIX, Weights
+from onnxremat.ort.recipe import STOCK
+from onnxremat.subject import feed_for
+
+CLIENT = Path(__file__).with_name("instruments") / "process_client.py"
+SET = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+RUNS = 5
+PORTABLE_SHARE = 0.6
+"""Of the factor that is asked of files for this processor, where portable ones have one."""
+
+Made = Callable[[Path], Path | None]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A model; how many times less memory is asked, and how much more time allowed. `unset`: the
+    factor where nothing is set for both. `portable`: whether a factor is asked of portable files,
+    too. `group`: of those whose geometric means count."""
+
+    name: str
+    make: Made
+    factor: float
+    slowdown: float
+    unset: float = 0.0
+    portable: bool = False
+    group: str = ""
+    dims: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is asked of the geometric means of a group, and of each of it."""
+
+    factor: float
+    slowdown: float
+    least: float
+
+
+GROUPS: Mapping[str, Group] = {
+    "packages": Group(2.5, 1.10, 1.0),
+    "training": Group(2.5, 1.10, 0.0),
+}
+PACKAGES = (
+    "ppocrv4_det", "ppocrv4_rec", "ddddocr_det_yolox", "basic_pitch_nmp", "dfn3_enc",
+    "dfn3_df_dec", "slanet_plus", "tashkeel_rawi_v3_int8", "light_densenet121", "light_squeezenet",
+)  # fmt: skip
+TRAINING = (
+    "xf_train_aot", "xf_train_onnxad", "resnetbn_train_aot", "vgg_train_onnxad", "unet_train_aot",
+    "unetbn_train_aot",
+)  # fmt: skip
+
+
+def products(folder: Path) -> Path:
+    """Ten products with weights of 1,600 x 1,600."""
+    rng = np.random.default_rng(0)
+    size, nodes, weights = 1600, [], []
+    for i in range(10):
+        weight = rng.standard_normal((size, size), dtype=np.float32) / np.float32(size**0.5)
+        weights.append(numpy_helper.from_array(weight, f"w{i}"))
+        nodes.append(helper.make_node("MatMul", [f"h{i}", f"w{i}"], [f"h{i + 1}"], f"product{i}"))
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, size]) for n in ("h0", "h10"))
+    graph = helper.make_graph(nodes, "products", [x], [y], weights)
+    path = folder / "products.onnx"
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    return path
+
+
+def built(name: str, **options: Any) -> Made:
+    """A builder of `models/`."""
+
+    def build(folder: Path) -> Path:
+        path = folder / f"{name}.onnx"
+        onnx.save(BUILDERS[name](**options), path)
+        return path
+
+    return build
+
+
+def lines(shared: Path | None, packages: Path | None) -> Iterator[Line]:
+    """All lines of the table."""
+
+    def file(folder: Path | None, name: str) -> Made:
+        path = None if folder is None else folder / f"{name}.onnx"
+        return lambda _: path if path is not None and path.is_file() else None
+
+    unet = built("unet", size=256)
+    yield Line("unet 256, at most +15%", unet, 4, 1.15, portable=True)
+    yield Line("unet 256, at most +35%", unet, 5.5, 1.35, portable=True)
+    yield Line("espcn 256", built("espcn", size=256), 4.5, 1.05, portable=True)
+    yield Line("espcn 1024", built("espcn", size=1024), 4.5, 1.05, portable=True)
+    yield Line("dncnn 512", built("dncnn", size=512), 4, 1.15, portable=True)
+    yield Line("light_resnet50", file(packages, "light_resnet50"), 6, 1.02, unset=14)
+    yield Line("light_vgg19", file(packages, "light_vgg19"), 9, 1.02)
+    yield Line("ten products", products, 25, 1.02)
+    yield Line("mobilenet", built("mobilenet"), 2.8, 1.10)
+    encoder = built("transformer", depth=6, width=512, sequence=512)
+    yield Line("transformer, 512 tokens", encoder, 4, 1.05)
+    encoder = built("transformer", sequence=2048, heads=8)
+    yield Line("transformer, 2,048 tokens", encoder, 5, 1.05)
+    known: dict[str, Any] = {}
+    if shared is not None:
+        listed = json.loads((shared / "inference.json").read_text(encoding="utf-8"))
+        known = {one["name"]: one["input_shapes"] for one in listed}
+    for name in PACKAGES:
+        dims = {
+            f"{value}:{axis}": size
+            for value, shape in known.get(name, {}).items()
+            for axis, size in enumerate(shape)
+        }
+        yield Line(name, file(packages, name), 0, 1.10, group="packages", dims=dims)
+    training = None if shared is None else shared / "training"
+    for name in TRAINING:
+        yield Line(name, file(training, name), 0, 1.10, group="training", portable=True)
+
+
+@dataclass(frozen=True)
+class Process:
+    """What processes with a model took, in medians: bytes in all and after loading, with nothing
+    set and with the threshold; bytes of the mapped file; seconds to load; bits of the outputs."""
+
+    unset_bytes: float
+    set_bytes: float
+    loaded_bytes: float
+    mapped_bytes: float
+    load_seconds: float
+    bits: frozenset[str]
+
+    @property
+    def better_bytes(self) -> float:
+        """The better of the two, one page at least."""
+        return max(4096.0, min(self.unset_bytes, self.set_bytes))
+
+
+def processes(model: Path, inputs: Path, count: int) -> Process:
+    """Open and run a model in `count` processes for each environment."""
+    usual = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+    answers = []
+    for extra in ({}, SET):
+        command = [sys.executable, str(CLIENT), str(model), str(inputs), str(RUNS), "1"]
+        answers.append([
+            json.loads(
+                subprocess.run(
+                    command, env=usual | extra, check=True, capture_output=True, text=True
+                ).stdout
+            )
+            for _ in range(count)
+        ])  # fmt: skip
+
+    def median(key: str, number: int) -> float:
+        return statistics.median(one[key] for one in answers[number])
+
+    return Process(
+        median("bytes", 0),
+        median("bytes", 1),
+        median("loaded_bytes", 0),
+        median("mapped_bytes", 0),
+        min(one["load_seconds"] for one in answers[0]),
+        frozenset(one["bits"] for answer in answers for one in answer),
+    )
+
+
+def time_ratios(original: Path, made: Path, inputs: Mapping[str, Any]) -> tuple[float, float]:
+    """Time of a run of the file by that of the original: of the processor with one thread, on the
+    wall with two."""
+    one, two = (
+        measure_times([original, made], inputs, [STOCK.with_threads(threads)] * 2, pairs=15)
+        for threads in (1, 2)
+    )
+    return one.ratios[1], two.ratios[1]
+
+
+HEADER = (
+    "model", "original MB", "set MB", "file MB", "set MB", "mapped MB", "factor", "asked",
+    "with nothing set", "CPU, 1 thread", "wall, 2", "allowed", "loading", "how", "minutes",
+    "verdict",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table, and what of it counts for its group."""
+
+    cells: list[str]
+    factor: float
+    ratio: float
+
+
+def row(line: Line, path: Path, weights: Weights, count: int, scratch: Path) -> Row:
+    """Make the file, measure both, and say what does not hold."""
+    began = time.perf_counter()
+    options = Options(
+        session="stock", weights=weights.value, mem_of="process", max_slowdown=line.slowdown - 1,
+        threads=1, dims=line.dims, verify=False,
+    )  # fmt: skip
+    output = scratch / "made.onnx"
+    result = rewrite(path, "min", options, output=output)
+    feed = feed_for(load(path), options)
+    inputs = scratch / "inputs.npz"
+    np.savez(inputs, **feed.inputs)
+    before, after = (processes(model, inputs, count) for model in (path, output))
+    ratios = time_ratios(path, output, feed.inputs)
+    factor = before.better_bytes / after.better_bytes
+    unset = before.unset_bytes / max(4096.0, after.unset_bytes)
+    wrong = []
+    portable = weights is Weights.EXTERNAL
+    asked = line.factor
+    if portable:
+        asked = PORTABLE_SHARE * line.factor if line.portable and line.factor else 1.0
+        wanted_unset = 1.6 if line.unset else 0.0
+    else:
+        wanted_unset = line.unset
+    if line.group:
+        asked = GROUPS[line.group].least
+    if factor < asked:
+        wrong.append(f"memory {factor:.2f} times less")
+    if unset < wanted_unset:
+        wrong.append(f"{unset:.1f} times less with nothing set")
+    if not line.group and not portable and max(ratios) > line.slowdown:
+        wrong.append("time")
+    if len(before.bits | after.bits) > 1:
+        wrong.append("bits")
+    if after.load_seconds > max(before.load_seconds, 0.05):
+        wrong.append("loading takes longer")
+    cells = [
+        line.name,
+        *(
+            f"{size / 1e6:.1f}"
+            for size in (
+                before.unset_bytes, before.set_bytes, after.unset_bytes, after.set_bytes,
+                after.mapped_bytes,
+            )
+        ),
+        f"{factor:.2f}", f"{asked:g}", f"{unset:.2f}", *(f"{ratio:.3f}" for ratio in ratios),
+        f"{line.slowdown:.2f}", f"{before.load_seconds:.2f} to {after.load_seconds:.2f} s",
+        how(result), f"{(time.perf_counter() - began) / 60:.1f}",
+        ", ".join(wrong) + " FAILED" if wrong else "holds",
+    ]  # fmt: skip
+    output.unlink()
+    output.with_name(output.name + SUFFIX).unlink(missing_ok=True)
+    return Row(cells, factor, max(ratios))
+
+
+def how(result: RewriteResult) -> str:
+    """What the file is, in few words."""
+    chosen = getattr(result.details, "chosen", None)
+    parts = ["unchanged" if chosen is None else chosen.variant.value]
+    if result.tiling is not None:
+        parts.append(f"{len(result.tiling.regions)} regions")
+    if result.recomputed:
+        parts.append(f"{result.recomputed} recomputed")
+    return ", ".join(parts)
+
+
+def group_rows(rows: Mapping[str, list[Row]], *, portable: bool) -> Iterator[list[str]]:
+    """The geometric means of each group."""
+    for name, found in rows.items():
+        wanted = GROUPS[name]
+        factor, ratio = (
+            prod(values) ** (1 / len(values))
+            for values in ([one.factor for one in found], [one.ratio for one in found])
+        )
+        asked = wanted.factor
+        if portable:
+            asked = PORTABLE_SHARE * asked if name == "training" else 1.0
+        wrong = [f"memory {factor:.2f} times less"] if factor < asked else []
+        if ratio > wanted.slowdown and not portable:
+            wrong.append("time")
+        cells = [f"all {len(found)} of {name}, mean", *[""] * 5, f"{factor:.2f}", f"{asked:g}", ""]
+        cells += [f"{ratio:.3f}", "", f"{wanted.slowdown:.2f}", "", "", ""]
+        yield [*cells, ", ".join(wrong) + " FAILED" if wrong else "holds"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--shared", type=Path)
+    parser.add_argument("--packages", type=Path)
+    parser.add_argument("--models", help="only these, by what their names begin with")
+    parser.add_argument("--portable", action="store_true")
+    parser.add_argument("--processes", type=int, default=5)
+    parser.add_argument("--markdown", type=Path)
+    arguments = parser.parse_args()
+    only = tuple(arguments.models.split(",")) if arguments.models else ("",)
+    weights = Weights.EXTERNAL if arguments.portable else Weights.PACKED
+    began, table, left_out = time.perf_counter(), list[list[str]](), list[str]()
+    load_before = os.getloadavg()[0]
+    groups: dict[str, list[Row]] = {}
+
+    def show(cells: list[str]) -> None:
+        table.append(cells)
+        print("  ".join(cell or "-" for cell in cells), flush=True)
+
+    print("  ".join(HEADER), flush=True)
+    with TemporaryDirectory() as scratch:
+        for line in lines(arguments.shared, arguments.packages):
+            if not line.name.startswith(only):
+                continue
+            path = line.make(Path(scratch))
+            if path is None:
+                left_out.append(f"{line.name}: no file")
+                continue
+            try:
+                found = row(line, path, weights, arguments.processes, Path(scratch))
+            except OnnxrematError as error:
+                show([line.name, *[""] * (len(HEADER) - 2), f"{error} FAILED"])
+                continue
+            show(found.cells)
+            if line.group:
+                groups.setdefault(line.group, []).append(found)
+        for cells in group_rows(groups, portable=arguments.portable):
+            show(cells)
+    for text in left_out:
+        print(f"left out: {text}", flush=True)
+    failed = sum("FAILED" in cells[-1] for cells in table)
+    text = (
+        f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
+        f"{onnxruntime.__version__}, {os.cpu_count()} cores, weights {weights.value}, medians of "
+        f"{arguments.processes} processes, load before it started {load_before:.1f}; "
+        f"{(time.perf_counter() - began) / 60:.0f} minutes in all. Memory is anonymous, from "
+        "before the session is opened to after five runs, without the mapped file, inputs and "
+        "outputs.\n\n" + markdown(HEADER, table) + "\n"
+    )
+    if arguments.markdown:
+        arguments.markdown.write_text(text, encoding="utf-8")
+    print(f"{len(table)} lines: {failed} FAILED", flush=True)
+    if not table:
+        print("no model was looked at: FAILED")
+    sys.exit(failed > 0 or not table)
+
+
+if __name__ == "__main__":
+    main()
