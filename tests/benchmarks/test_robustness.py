@@ -48,8 +48,8 @@ def benchmark(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "words",
     [
-        ("backend", "--every", "45"),
-        ("mutants", "--mutants", "240", "--own-processes", "4"),
+        ("backend", "--every", "80"),
+        ("mutants", "--mutants", "160", "--own-processes", "4"),
         ("kills", "--kills", "6"),
         ("environments", "--only", "stdout"),
     ],
