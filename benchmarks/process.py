@@ -1,7 +1,7 @@
 """What the whole process holds, nothing set: originals against the files that are made of them.
 
     python -m benchmarks.process [--shared FOLDER] [--packages FOLDER] [--models NAME,NAME]
-                                 [--portable] [--processes 5] [--markdown FILE]
+                                 [--portable] [--processes 5] [--node FOLDER] [--markdown FILE]
 
 Each file is made by `rewrite --session stock --mem-of process --mem min` with its weights outside,
 packed for this processor or, with `--portable`, for any; `--max-slowdown` is what the line allows.
@@ -14,6 +14,11 @@ counts. A line FAILED if memory or time is not as asked, bits are not those of t
 default options, or loading takes longer; so is a group whose means are not, and so ends the
 command.
 
+With `--node`, a folder in which `npm install --ignore-scripts onnxruntime-node onnxruntime-web`
+was run, five models are opened in node, too: in the C++ library, and portable ones in WebAssembly,
+whose linear memory is compared. There bits have to be those of the original in the same client, and
+memory no more.
+
 `--shared` and `--packages` are as for `benchmarks.limits`.
 """
 
@@ -24,7 +29,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -49,6 +54,7 @@ from onnxremat.ort.recipe import STOCK
 from onnxremat.subject import feed_for
 
 CLIENT = Path(__file__).with_name("instruments") / "process_client.py"
+NODE_CLIENT = CLIENT.with_suffix(".cjs")
 SET = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 RUNS = 5
 PORTABLE_SHARE = 0.6
@@ -61,7 +67,8 @@ Made = Callable[[Path], Path | None]
 class Line:
     """A model; how many times less memory is asked, and how much more time allowed. `unset`: the
     factor where nothing is set for both. `portable`: whether a factor is asked of portable files,
-    too. `group`: of those whose geometric means count."""
+    too. `group`: of those whose geometric means count. `clients`: whether it is opened in node,
+    too."""
 
     name: str
     make: Made
@@ -70,6 +77,7 @@ class Line:
     unset: float = 0.0
     portable: bool = False
     group: str = ""
+    clients: bool = False
     dims: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -131,17 +139,19 @@ def lines(shared: Path | None, packages: Path | None) -> Iterator[Line]:
         return lambda _: path if path is not None and path.is_file() else None
 
     unet = built("unet", size=256)
-    yield Line("unet 256, at most +15%", unet, 4, 1.15, portable=True)
+    yield Line("unet 256, at most +15%", unet, 4, 1.15, portable=True, clients=True)
     yield Line("unet 256, at most +35%", unet, 5.5, 1.35, portable=True)
-    yield Line("espcn 256", built("espcn", size=256), 4.5, 1.05, portable=True)
+    espcn = built("espcn", size=256)
+    yield Line("espcn 256", espcn, 4.5, 1.05, portable=True, clients=True)
     yield Line("espcn 1024", built("espcn", size=1024), 4.5, 1.05, portable=True)
     yield Line("dncnn 512", built("dncnn", size=512), 4, 1.15, portable=True)
-    yield Line("light_resnet50", file(packages, "light_resnet50"), 6, 1.02, unset=14)
+    resnet = file(packages, "light_resnet50")
+    yield Line("light_resnet50", resnet, 6, 1.02, unset=14, clients=True)
     yield Line("light_vgg19", file(packages, "light_vgg19"), 9, 1.02)
     yield Line("ten products", products, 25, 1.02)
     yield Line("mobilenet", built("mobilenet"), 2.8, 1.10)
     encoder = built("transformer", depth=6, width=512, sequence=512)
-    yield Line("transformer, 512 tokens", encoder, 4, 1.05)
+    yield Line("transformer, 512 tokens", encoder, 4, 1.05, clients=True)
     encoder = built("transformer", sequence=2048, heads=8)
     yield Line("transformer, 2,048 tokens", encoder, 5, 1.05)
     known: dict[str, Any] = {}
@@ -157,7 +167,9 @@ def lines(shared: Path | None, packages: Path | None) -> Iterator[Line]:
         yield Line(name, file(packages, name), 0, 1.10, group="packages", dims=dims)
     training = None if shared is None else shared / "training"
     for name in TRAINING:
-        yield Line(name, file(training, name), 0, 1.10, group="training", portable=True)
+        clients = name == "unet_train_aot"
+        path = file(training, name)
+        yield Line(name, path, 0, 1.10, group="training", portable=True, clients=clients)
 
 
 @dataclass(frozen=True)
@@ -225,14 +237,63 @@ HEADER = (
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table, and what of it counts for its group."""
+    """A line of the table, those of clients, and what counts for its group."""
 
     cells: list[str]
     factor: float
     ratio: float
+    clients: list[list[str]]
 
 
-def row(line: Line, path: Path, weights: Weights, count: int, scratch: Path) -> Row:
+NODE_TYPES = {"float32", "float64", "int32", "int64", "bool", "uint8", "int8"}
+
+
+def in_node(
+    line: Line, models: Sequence[Path], inputs: Mapping[str, Any], modules: Path, package: str
+) -> list[str]:
+    """A line of the table: original and file in a client of node."""
+    folder = models[1].parent / "inputs"
+    folder.mkdir(exist_ok=True)
+    listed = []
+    for number, (name, value) in enumerate(inputs.items()):
+        array = np.ascontiguousarray(value)
+        assert array.dtype.name in NODE_TYPES, array.dtype
+        array.tofile(folder / f"{number}.bin")
+        listed.append({
+            "name": name, "type": array.dtype.name, "dims": list(array.shape),
+            "file": f"{number}.bin",
+        })  # fmt: skip
+    (folder / "inputs.json").write_text(json.dumps(listed), encoding="utf-8")
+    before, after = (
+        [
+            json.loads(
+                subprocess.run(
+                    ["node", "--expose-gc", str(NODE_CLIENT), str(model), str(folder), str(RUNS),
+                     package, str(modules)],
+                    check=True, capture_output=True, text=True,
+                ).stdout
+            )
+            for _ in range(3)
+        ]
+        for model in models
+    )  # fmt: skip
+    sizes = [statistics.median(one["bytes"] for one in answers) for answers in (before, after)]
+    seconds = [min(one["cpu_seconds"] for one in answers) for answers in (before, after)]
+    wrong = []
+    if len({one["bits"] for one in before + after}) > 1:
+        wrong.append("bits")
+    if sizes[1] > sizes[0]:
+        wrong.append("more memory")
+    return [
+        f"{line.name}, {package}", f"{sizes[0] / 1e6:.1f}", "", f"{sizes[1] / 1e6:.1f}", "", "",
+        f"{sizes[0] / max(sizes[1], 4096):.2f}", "1", "", f"{seconds[1] / seconds[0]:.3f}", "", "",
+        "", "", "", ", ".join(wrong) + " FAILED" if wrong else "holds",
+    ]  # fmt: skip
+
+
+def row(
+    line: Line, path: Path, weights: Weights, count: int, scratch: Path, modules: Path | None
+) -> Row:
     """Make the file, measure both, and say what does not hold."""
     began = time.perf_counter()
     options = Options(
@@ -282,9 +343,13 @@ def row(line: Line, path: Path, weights: Weights, count: int, scratch: Path) -> 
         how(result), f"{(time.perf_counter() - began) / 60:.1f}",
         ", ".join(wrong) + " FAILED" if wrong else "holds",
     ]  # fmt: skip
+    clients = []
+    if modules is not None and line.clients:
+        packages = ["onnxruntime-node", *(["onnxruntime-web"] if portable else [])]
+        clients = [in_node(line, (path, output), feed.inputs, modules, one) for one in packages]
     output.unlink()
     output.with_name(output.name + SUFFIX).unlink(missing_ok=True)
-    return Row(cells, factor, max(ratios))
+    return Row(cells, factor, max(ratios), clients)
 
 
 def how(result: RewriteResult) -> str:
@@ -323,6 +388,7 @@ def main() -> None:
     parser.add_argument("--packages", type=Path)
     parser.add_argument("--models", help="only these, by what their names begin with")
     parser.add_argument("--portable", action="store_true")
+    parser.add_argument("--node", type=Path, help="a folder with node_modules")
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
@@ -346,11 +412,12 @@ def main() -> None:
                 left_out.append(f"{line.name}: no file")
                 continue
             try:
-                found = row(line, path, weights, arguments.processes, Path(scratch))
+                found = row(line, path, weights, arguments.processes, Path(scratch), arguments.node)
             except OnnxrematError as error:
                 show([line.name, *[""] * (len(HEADER) - 2), f"{error} FAILED"])
                 continue
-            show(found.cells)
+            for cells in (found.cells, *found.clients):
+                show(cells)
             if line.group:
                 groups.setdefault(line.group, []).append(found)
         for cells in group_rows(groups, portable=arguments.portable):
