@@ -8,6 +8,7 @@ from onnxremat.core.bounds import PeakBound
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.schedule import Schedule
 from onnxremat.core.units import format_bytes
+from onnxremat.fitting.loop import MOST_OF_SLOWDOWN
 from onnxremat.fitting.outcomes import Tried, TriedTiles, plans_of
 from onnxremat.fitting.searches import Search, Searches
 from onnxremat.stages import CHOOSING
@@ -32,10 +33,6 @@ the limit, or their smallest peak is proved."""
 
 NEAR_LIMIT = 1.05
 """What is predicted to take at most this share of a limit may keep it."""
-
-MOST_OF_SLOWDOWN = 2.0
-"""Tiles that are predicted to take so many times the time that is allowed are not tried: what
-optimized kernels take of them is another figure, and may be less."""
 
 WORTH_REORDERING = 0.9
 """Tiles are chosen in the file's own order unless another one has this share of its peak, or less:

@@ -36,6 +36,13 @@ ALIKE = 0.02
 HOPELESS = 1.5
 """The smallest peak of whole ops is not measured where it is expected to be so many limits."""
 
+LARGER = (1.0 + ALIKE, 1.2, 1.5, 2.0, 3.0)
+"""Where time is limited, too: the parts of the smallest peak that are planned for in turn."""
+
+MOST_OF_SLOWDOWN = 2.0
+"""What is planned to take so many times the time that is allowed is not made: what optimized
+kernels take of it is another figure, and may be less."""
+
 SMALLEST_SHARE = 0.85
 """Of the seconds that are left, for the smallest peak; the rest is for a faster plan of about that
 peak."""
@@ -100,7 +107,8 @@ class Runtime(Generic[F, M]):
     and measures the plan of a forecast, which is the truth. `of` says what is planned, `extra_time`
     the share of a run that its plans add, from their `Plan.extra_cost`; None if that is all of it.
     `taken` has what plans took that were made before, and why they were refused: what was above a
-    limit once is not made again. None: every plan is.
+    limit once is not made again. None: every plan is. `slowdown`: the share of a run that the file
+    may take longer, where that was said; what it takes is found out when it is made.
     """
 
     bound: PeakBound | None
@@ -111,6 +119,7 @@ class Runtime(Generic[F, M]):
     of: str = WHOLE_OPS
     extra_time: Callable[[int], float] | None = None
     taken: dict[Schedule, "Outcome"] | None = None
+    slowdown: float | None = None
 
 
 class Outcome(NamedTuple):
@@ -186,6 +195,8 @@ def smallest_within(
     it does not. Raises PlanMissedError if neither does.
     """
     rounds, limit = _Rounds(problem, planner, deadline, runtime), problem.budget_bytes
+    if limit is None and runtime.slowdown is not None:
+        return _smallest_in_time(rounds, runtime.slowdown)
     smallest = rounds.plan(None, SMALLEST_SHARE * deadline.left_seconds)
     plans = [smallest]
     if smallest.plan.extra_time > 0 and not deadline.spent:
@@ -213,6 +224,28 @@ def smallest_within(
         why = why or f"measured {_above(taken, limit or 0)}"
         rounds.ended(one, f"refused: {why}", forecast, taken)
     raise rounds.missed(smallest, limit or 0, taken)
+
+
+def _smallest_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> Found[M]:
+    """The first that takes no more than the time that is allowed, of the smallest peak and larger
+    ones; if none does, what was made of the last."""
+    deadline, runtime = rounds.deadline, rounds.runtime
+    smallest = rounds.plan(None, SMALLEST_SHARE * deadline.left_seconds)
+    one, starts = smallest, (smallest.plan.schedule,)
+    for factor in LARGER:
+        target = int(factor * smallest.plan.peak_bytes)
+        one = rounds.plan(target, LATER_SHARE * deadline.left_seconds, starts)
+        extra, last = one.plan.extra_time, factor == LARGER[-1] or one.plan.extra_time <= 0
+        if extra > MOST_OF_SLOWDOWN * slowdown and not last:
+            rounds.ended(one, f"refused: planned {100 * extra:+.1f}% time")
+            continue
+        forecast = runtime.forecast(one.plan)
+        made, _ = rounds.measured(one, forecast)
+        assert made is not None, "nothing is above no limit"
+        if last or not made.refused:
+            return rounds.found(one, forecast, made)
+        rounds.ended(one, f"refused: {made.refused}", forecast, made.measured_bytes)
+    raise AssertionError("the last is taken")
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ class Searches:
             make=partial(self._made, search),
             taken=self.taken.setdefault(id(subject), (subject, {}))[1],
             of=words_of(tiling),
+            slowdown=options.max_slowdown,
             extra_time=None if tiling is None else tiling.extra_time_with,
         )
         planner = PLANNERS[options.planner].function

@@ -260,4 +260,4 @@ def _warm_sizes(plain: Prediction) -> list[int]:
 def _compared_with(result: StockResult) -> str:
     if result.chosen is None:
         return "the original itself"
-    return WITHOUT_OPTIMIZATIONS if result.chosen.same_as_unoptimized else WITH_DEFAULTS
+    return WITH_DEFAULTS if result.chosen.same_as_stock else WITHOUT_OPTIMIZATIONS

@@ -349,6 +349,29 @@ def test_of_about_the_smallest_peak_the_fastest_is_taken(nbytes: int, alike: boo
     assert found.made.measured_bytes == (2000 + nbytes if alike else 2000)
 
 
+@pytest.mark.parametrize(("slowdown", "extra"), [(1.0, 0.25), (0.1, 0.0)])
+def test_the_smallest_peak_in_a_time_is_a_larger_one(slowdown: float, extra: float) -> None:
+    """op0 runs again unless its second run takes longer than is allowed where it is made."""
+    problem = Problem(kept_or_made_again(1500), MemoryRules())
+    tried = []
+
+    def plan(problem: Problem, limits: Limits) -> Plan:
+        least = problem.budget_bytes is None or problem.budget_bytes < 3000
+        steps = (0, 1, 2, 0, 3) if least else (0, 1, 2, 3)
+        return make_plan(problem, Schedule(steps), "test", peak_bound_bytes=0)
+
+    def make(forecast: Forecast) -> Made:
+        tried.append(forecast.plan.extra_time)
+        late = forecast.plan.extra_time > slowdown
+        return Made(9000 if late else forecast.plan.peak_bytes, "too slow" if late else "")
+
+    runtime = replace(unproved(lambda plan: 0), make=make, slowdown=slowdown)
+    found = smallest_within(problem, plan, planning(9), runtime)
+    assert found.plan.extra_time == pytest.approx(extra)
+    assert not found.made.refused
+    assert all(one <= 2 * slowdown for one in tried)
+
+
 def smallest(problem: Problem, measured: int, given: list[int | None]) -> Found[Made]:
     def spy(asked: Problem, limits: Limits) -> Plan:
         given.append(asked.budget_bytes)
