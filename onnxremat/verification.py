@@ -62,6 +62,7 @@ class Verification:
     `bits_compared` is false if nothing but that could be compared. `other_model` says so if the
     rewritten file was made from another one than the original. `promised_bytes`: what the record of
     a file says that it was measured to take, where that is known and of the same kind.
+    `loaded_bytes`: what loading the original and the file took, for files for default options.
     """
 
     different_outputs: tuple[str, ...]
@@ -77,6 +78,7 @@ class Verification:
     bits_compared: bool = True
     other_model: str = ""
     promised_bytes: int | None = None
+    loaded_bytes: tuple[int, int] | None = None
 
     @property
     def identical(self) -> bool:
@@ -235,6 +237,7 @@ def _compared(
             other.loaded,
             feed.inputs,
             recipe,
+            optimized=record.optimized is not None,
             progress=progress,
             measure_limit=options.measure_limit,
         )
@@ -299,22 +302,26 @@ def verify_stock(
     inputs: Mapping[str, Array],
     recipe: Recipe,
     *,
+    optimized: bool = False,
     progress: ProgressReport = silent,
     measure_limit: float = MEASURE_SECONDS,
 ) -> Verification:
     """`verify` for a file that is opened with default options: its peaks are resident memory.
 
-    Outputs are compared with the original's without optimizations, and if they differ with those
-    under the same options. The order is that of the steps the stock rewriter wrote down.
+    Outputs are compared with the original's under the same options; if they differ, and the runtime
+    has not `optimized` the file before, with those without optimizations. The order is that of the
+    steps the stock rewriter wrote down.
     """
     old = in_memory(original.model, original.base_dir)
     new = in_memory(rewritten.model, rewritten.base_dir)
     progress("comparing outputs")
     got = run_outputs(new, inputs, recipe)
-    plain = replace(recipe, optimization=OptimizationLevel.NONE)
-    compared = WITHOUT_OPTIMIZATIONS
-    different: tuple[str, ...] = ()
-    for options, words in ((plain, WITHOUT_OPTIMIZATIONS), (recipe, WITH_DEFAULTS)):
+    references = [(recipe, WITH_DEFAULTS)]
+    if not optimized:
+        plain = replace(recipe, optimization=OptimizationLevel.NONE)
+        references.append((plain, WITHOUT_OPTIMIZATIONS))
+    compared, different = WITH_DEFAULTS, tuple[str, ...]()
+    for options, words in references:
         expected = run_outputs(old, inputs, options)
         compared, different = words, different_names(expected, got)
         if not different:
@@ -327,9 +334,8 @@ def verify_stock(
         order = check_order(made, rewritten.base_dir, inputs, threads=recipe.threads)
         in_order = order.as_planned
     progress("measuring memory")
-    before, after = (
-        resident_peak(measure_session(source, inputs, recipe, repeats=2)) for source in (old, new)
-    )
+    memory = [measure_session(source, inputs, recipe, repeats=2) for source in (old, new)]
+    before, after = map(resident_peak, memory)
     times = measure_times(
         [old, new],
         inputs,
@@ -347,6 +353,7 @@ def verify_stock(
         times.median_seconds[1],
         times.ratios[1],
         compared,
+        loaded_bytes=(memory[0].loaded_bytes, memory[1].loaded_bytes),
     )
 
 

@@ -212,6 +212,9 @@ def verification_text(result: Verification) -> str:
         (name, f"{format_bytes(result.original.peak_bytes)} original"),
         ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten"),
     ]
+    if result.loaded_bytes is not None:
+        before, after = map(format_bytes, result.loaded_bytes)
+        rows.append(("loading", f"{before} original, {after} rewritten"))
     return table(rows + _verification_rows(result))
 
 

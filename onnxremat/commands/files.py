@@ -63,7 +63,13 @@ def _is_same_file(a: Path, b: Path) -> bool:
 
 
 def _check_writable(target: Path) -> None:
-    folder = target.parent
+    try:
+        _check_place(target, target.parent)
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror}") from None
+
+
+def _check_place(target: Path, folder: Path) -> None:
     if not folder.is_dir():
         raise UsageError(f"cannot write {target}: there is no folder {folder}")
     if target.is_dir():

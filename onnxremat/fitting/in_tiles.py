@@ -1,14 +1,14 @@
 """Tiles for one limit: chosen, and the model in them planned and measured like any other."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from onnxremat.core.bounds import PeakBound
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.schedule import Schedule
 from onnxremat.core.units import format_bytes
-from onnxremat.fitting.loop import MOST_OF_SLOWDOWN
+from onnxremat.fitting.loop import MOST_OF_SLOWDOWN, PlanMissedError
 from onnxremat.fitting.outcomes import Tried, TriedTiles, plans_of
 from onnxremat.fitting.searches import Search, Searches
 from onnxremat.stages import CHOOSING
@@ -84,7 +84,7 @@ class Tiles:
 
         orders = list(dict.fromkeys((self._order_of_tiles(whole, order), order)))
         base, search = searched_in(orders.pop(0))
-        if budget is None and searches.target.tile_shares:
+        if searches.target.tile_shares:
             return self._measured(base, search, part, tried, planning)
         found = TriedTiles()
         for share in TILING_TARGETS:
@@ -156,9 +156,11 @@ class Tiles:
         tried: list[Tried],
         planning: float,
     ) -> TriedTiles:
-        """The smallest peak in tiles where only measuring tells of it: more and more tiles, as long
-        as what is measured gets less, in the time that is allowed."""
+        """Tiles where only measuring tells what they take: more and more of them, as long as what
+        is measured gets less, in the time that is allowed; until the limit is kept, if there is
+        one."""
         searches, found, seen = self.searches, TriedTiles(), set[object]()
+        budget = searches.budget
         own = searches.peak(base, searches.own(base))
         slowdown = searches.options.max_slowdown
         for share in searches.target.tile_shares:
@@ -171,16 +173,27 @@ class Tiles:
                 found = untried("the same as before")
                 continue
             seen.add(tiling.regions)
+            if budget is not None and not self._pays(replace(tiling, peak_bytes=0), tried):
+                return untried("no better than whole ops")
             if slowdown is not None and tiling.extra_time > MOST_OF_SLOWDOWN * slowdown:
                 return untried(f"predicted {100 * tiling.extra_time:+.1f}% time")
-            best = min(one.made.measured_bytes for one in plans_of([*tried, *found.tried]))
             searches.progress("running the tiled model to learn sizes, workspace and times")
             seconds = searches.deadline.share(planning)
             one = searches.tried(Search(tiled_subject(base, tiling), seconds, tiling))
+            best = self._best_bytes([*tried, *found.tried])
             found = found.with_tried(tiling, one)
-            if one.planned is None or one.planned.made.measured_bytes > best:
+            taken = self._best_bytes([one])
+            if one.planned is not None and budget is not None:
+                return found
+            if one.refused or (taken is not None and best is not None and taken > best):
                 return found
         return found
+
+    def _best_bytes(self, tried: list[Tried]) -> int | None:
+        """The least that was measured, of plans and of what missed the limit."""
+        plans = [one.made.measured_bytes for one in plans_of(tried)]
+        missed = [one.missed.peak_bytes for one in tried if isinstance(one.missed, PlanMissedError)]
+        return min(plans + missed, default=None)
 
     def uncut_bound(self, whole: Subject) -> PeakBound | None:
         """What tiles cannot go below, as far as anything is proved."""

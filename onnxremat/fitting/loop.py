@@ -60,7 +60,8 @@ def said(deadline: Deadline) -> str:
 
 class PlanMissedError(NoPlanFoundError):
     """No plan was found in time. `found` says what was instead, `peak_bytes` is the smallest peak,
-    `schedule` the last one that was tried, worth going on from."""
+    `schedule` the last one that was tried, worth going on from; `refused`: it keeps the limit, and
+    was refused for something else."""
 
     def __init__(
         self,
@@ -69,11 +70,14 @@ class PlanMissedError(NoPlanFoundError):
         peak_bytes: int,
         schedule: Schedule,
         attempts: tuple[Attempt, ...],
+        *,
+        refused: bool = False,
     ) -> None:
         super().__init__(message, attempts)
         self.found = found
         self.peak_bytes = peak_bytes
         self.schedule = schedule
+        self.refused = refused
 
 
 class Expected(Protocol):
@@ -165,8 +169,7 @@ def plan_within(
         one = rounds.plan(None, min(deadline.left_seconds, SMALLEST_SECONDS))
         raise rounds.impossible(one, limit, bound, rewriters)
     target = max(floor, limit - max(0, runtime.error_bytes))
-    smallest_bytes = None
-    starts: tuple[Schedule, ...] = ()
+    starts, refused = tuple[Schedule, ...](), ""
     for left in reversed(range(MAX_ROUNDS)):
         share = (LATER_SHARE if starts else FIRST_SHARE) if left else 1.0
         one = rounds.plan(target, share * deadline.left_seconds, starts)
@@ -179,11 +182,11 @@ def plan_within(
         found = rounds.judged(one, limit, last=last)
         if isinstance(found, Found):
             return found
-        smallest_bytes = min(found, smallest_bytes or found)
-        if last:
+        refused = found.why
+        if last or refused:
             break
-        target = max(floor, target - (found - limit))
-    raise rounds.missed(one, limit, smallest_bytes or 0)
+        target = max(floor, target - (found.nbytes - limit))
+    raise rounds.missed(one, limit, refused)
 
 
 def smallest_within(
@@ -209,7 +212,7 @@ def smallest_within(
             rounds.ended(faster, "refused: it takes no less time than the smallest peak")
         else:
             plans.insert(0, faster)
-    taken = 0
+    why = ""
     for one in plans:
         forecast = runtime.forecast(one.plan)
         if limit is not None and forecast.expected_bytes > HOPELESS * limit:
@@ -217,13 +220,13 @@ def smallest_within(
             rounds.ended(one, f"refused: expected {_above(taken, limit)}: not measured", forecast)
             continue
         made, (taken, why) = rounds.measured(one, forecast)
-        if made is not None and (limit is None or taken <= limit):
+        if made is not None and (limit is None or (taken <= limit and not why)):
             if one is not smallest:
                 rounds.ended(smallest, "refused: another plan of about that peak takes less time")
             return rounds.found(one, forecast, made)
-        why = why or f"measured {_above(taken, limit or 0)}"
-        rounds.ended(one, f"refused: {why}", forecast, taken)
-    raise rounds.missed(smallest, limit or 0, taken)
+        outcome = why or f"measured {_above(taken, limit or 0)}"
+        rounds.ended(one, f"refused: {outcome}", forecast, taken)
+    raise rounds.missed(smallest, limit or 0, why)
 
 
 def _smallest_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> Found[M]:
@@ -299,7 +302,7 @@ class _Rounds(Generic[F, M]):
         """The plan made, and what it takes; not made if it is known to be above the limit."""
         taken, limit, schedule = self.runtime.taken, self.problem.budget_bytes, one.plan.schedule
         known = None if taken is None else taken.get(schedule)
-        if limit is not None and known is not None and known.nbytes > limit:
+        if limit is not None and known is not None and (known.nbytes > limit or known.why):
             return None, known
         made = self.runtime.make(forecast)
         found = Outcome(made.measured_bytes, made.refused)
@@ -307,25 +310,25 @@ class _Rounds(Generic[F, M]):
             taken[schedule] = found
         return made, found
 
-    def judged(self, one: _Round, limit: int, *, last: bool) -> Found[M] | int:
-        """The plan made, if it keeps a limit; else what it takes: expected, or measured if it may
-        keep it or is the `last`."""
+    def judged(self, one: _Round, limit: int, *, last: bool) -> Found[M] | Outcome:
+        """The plan made, if it keeps a limit; else what it takes, expected, or measured if it may
+        keep it or is the `last`; and why it was refused, if not for that."""
         plan, runtime = one.plan, self.runtime
         forecast = runtime.forecast(plan)
         taken = max(plan.peak_bytes, forecast.expected_bytes)
-        measured = None
+        measured, refused = None, ""
         if runtime.bound is not None and not plan.meets(limit):
             why = f"planned {_above(plan.peak_bytes, limit)}"
         elif taken <= (1 + runtime.tolerance) * limit or last:
-            made, (measured, why) = self.measured(one, forecast)
-            if made is not None and measured <= limit:
+            made, (measured, refused) = self.measured(one, forecast)
+            if made is not None and measured <= limit and not refused:
                 return self.found(one, forecast, made)
             taken = measured
-            why = why or f"measured {_above(taken, limit)}"
+            why = refused or f"measured {_above(taken, limit)}"
         else:
             why = f"expected {_above(taken, limit)}: not measured"
         self.ended(one, f"refused: {why}", forecast, measured)
-        return taken
+        return Outcome(taken, refused)
 
     def found(self, one: _Round, forecast: F, made: M) -> Found[M]:
         """The plan that is taken, and all before it."""
@@ -345,12 +348,15 @@ class _Rounds(Generic[F, M]):
             tuple(self.attempts),
         )
 
-    def missed(self, last: _Round, limit: int, peak_bytes: int) -> PlanMissedError:
-        """What is raised after the last plan, with the smallest peak."""
-        plan = last.plan
+    def missed(self, last: _Round, limit: int, refused: str) -> PlanMissedError:
+        """What is raised after the last plan, with the smallest peak; `refused` says why the last
+        was, if not for its peak."""
+        plan, peak_bytes = last.plan, self._smallest_bytes(limit)
         bound = self.runtime.bound
         below = "" if bound is None else f", and none below {format_bytes(bound.nbytes)} exists"
         found = f"the smallest peak found is {format_bytes(peak_bytes)}{below}"
+        if refused:
+            found = f"what keeps it was refused ({refused})"
         scope = f" ({plan.scope})" if plan.scope else ""
         took = f"{said(self.deadline)}{scope}"
         late = self.deadline.spent or CUT_SHORT in plan.scope
@@ -362,7 +368,16 @@ class _Rounds(Generic[F, M]):
             peak_bytes,
             plan.schedule,
             tuple(self.attempts),
+            refused=bool(refused),
         )
+
+    def _smallest_bytes(self, limit: int) -> int:
+        """The smallest peak that was measured above a limit; that was expected, if none was."""
+        known = [one.measured_bytes for one in self.attempts if one.measured_bytes is not None]
+        expected = [one.expected_bytes for one in self.attempts if one.expected_bytes is not None]
+        planned = [one.planned_bytes for one in self.attempts]
+        above = [nbytes for nbytes in known if nbytes > limit]
+        return min(above or known or [n for n in expected if n > limit] or expected or planned)
 
 
 def _above(nbytes: int, limit: int, name: str = "the limit") -> str:

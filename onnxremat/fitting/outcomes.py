@@ -57,6 +57,13 @@ class Tried:
         return self.planned is None and self.missed is None
 
     @property
+    def refused(self) -> bool:
+        """Whether the file was refused for its time or its bits, not for its memory."""
+        if self.planned is not None:
+            return bool(self.planned.made.refused)
+        return isinstance(self.missed, PlanMissedError) and self.missed.refused
+
+    @property
     def attempts(self) -> tuple[Attempt, ...]:
         """The plans that were made, the one that keeps the limit last."""
         if self.planned is not None:

@@ -7,10 +7,12 @@ import onnx
 
 from onnxremat.core.problem import Plan
 from onnxremat.core.units import format_bytes
+from onnxremat.importer.skeleton import value_info
 from onnxremat.ort.emulation.predict import BOOKKEEPING_NODE_BYTES, Prediction, predict
 from onnxremat.ort.emulation.rules import STOCK_RULES
 from onnxremat.ort.measuring.compare import Rounding, rounding
 from onnxremat.ort.measuring.measure import PeakMeasurement, in_memory, run_outputs
+from onnxremat.ort.measuring.profile import RunProfile
 from onnxremat.ort.measuring.session_memory import SessionMemory
 from onnxremat.ort.outside import Weights
 from onnxremat.ort.recipe import STOCK, ExecutionOrder, OptimizationLevel
@@ -46,6 +48,10 @@ if TYPE_CHECKING:
 
 LOADED_NODE_BYTES = 16_000
 """What a loaded session keeps of each node: 11 to 18 KB in models in tiles, with ORT 1.31."""
+
+_LAID_OUT_BY_SHAPE = frozenset(
+    {"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "Resize", "Upsample"}
+)
 
 _WARM_PERCENTS = (0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 30)
 
@@ -95,6 +101,8 @@ class StockTarget(Target):
         self.progress("predicting the plan")
         rewritten = write_plan(subject.imported, plan, ExecutionOrder.PRIORITY)
         profile = expected_profile(subject, rewritten, ExecutionOrder.PRIORITY)
+        if self.trial.weights is not Weights.EMBEDDED:
+            _state_types(rewritten.model.graph, profile)
         recipe = replace(self.recipe, optimization=OptimizationLevel.NONE, mem_pattern=False)
 
         def expected(warm_bytes: int) -> Prediction:
@@ -135,7 +143,7 @@ class StockTarget(Target):
         ratio = LONGEST_TIME_RATIO * (1 + extra_time) if slowdown is None else 1 + slowdown
         result = self.trial.rewrite(
             rewritten.model,
-            Asked(ratio, lambda memory: self._keeps(memory, limit_bytes)),
+            Asked(ratio, lambda memory: self._keeps(memory, limit_bytes), bool(subject.replaced)),
             warm_bytes=forecast.warm_bytes,
             reference=None if subject.exact else subject.released.model,
             tiled=tiled,
@@ -144,10 +152,12 @@ class StockTarget(Target):
         if chosen is None and result.closest is not None:
             closest = result.closest
             assert closest.memory is not None
-            if closest.reason == ABOVE and not self._keeps(memory, limit_bytes):
+            kept = limit_bytes is not None and self._keeps(memory, limit_bytes)
+            if closest.reason != ABOVE and not kept:
+                tried = [one for one in result.candidates if one.memory is not None]
+                refused = "; ".join({one.reason: self._why(one) for one in tried}.values())
+            if limit_bytes is not None and not kept:
                 memory = closest.memory
-            else:
-                refused = "; ".join(self._why(one) for one in result.candidates)
         if chosen is None or chosen.variant is Variant.ORIGINAL:
             nodes = result.model.graph.node
             rewritten = Rewritten(result.model, tuple(range(len(nodes))), 0)
@@ -224,6 +234,19 @@ class StockTarget(Target):
         return TargetReport(opened, rows, planned=changed)
 
 
+def _state_types(graph: onnx.GraphProto, profile: RunProfile) -> None:
+    """State the types of what pools read: by those the runtime lays pools out in blocks or not, as
+    in the original, and behind the edges that keep the order it can infer none. Of other values
+    nothing is stated: buffers of known sizes are shared by size, across the order of the plan."""
+    read = {node.input[0] for node in graph.node if node.op_type in _LAID_OUT_BY_SHAPE}
+    read -= {value.name for value in graph.output}
+    del graph.value_info[:]
+    for number, ran in profile.nodes.items():
+        for name, kind in zip(graph.node[number].output, ran.outputs, strict=False):
+            if name in read and kind is not None:
+                graph.value_info.append(value_info(name, kind))
+
+
 def _weights_row(stock: StockResult) -> tuple[tuple[str, str], ...]:
     """Where the weights lie, if that was asked."""
     if stock.inside:
@@ -231,7 +254,8 @@ def _weights_row(stock: StockResult) -> tuple[tuple[str, str], ...]:
     pair = None if stock.chosen is None else stock.chosen.pair
     if pair is None:
         return ()
-    where = f"in a file beside it, {format_bytes(stock.memory.mapped_bytes)} of it mapped"
+    nbytes = pair.data.path.stat().st_size
+    where = f"{format_bytes(nbytes)} in a file beside it, mapped"
     width = pair.layout_width
     if width is not None:
         where += f"; for processors with blocks of {width} channels (others refuse it)"

@@ -20,6 +20,7 @@ import onnx
 from onnxremat.core.errors import ModelError
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.wire import Array
+from onnxremat.ort.kernels import Kernels, other_kernels, session_kernels
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.executed_steps import OrderCheck, check_order
 from onnxremat.ort.measuring.measure import (
@@ -148,10 +149,11 @@ class _Expected(NamedTuple):
 @dataclass(frozen=True)
 class Asked:
     """What is asked of a variant: a time of at most `time_ratio` of the original's, and memory that
-    `keeps` the limit."""
+    `keeps` the limit. `replaced`: whether other nodes stand for some, with the same bits."""
 
     time_ratio: float = LONGEST_TIME_RATIO
     keeps: Callable[[SessionMemory], bool] = lambda memory: True
+    replaced: bool = False
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,12 @@ class StockTrial:
         self.progress("measuring the original with default options")
         return self._measured(in_memory(self.original, self.base_dir))
 
+    @cached_property
+    def kernels(self) -> Kernels:
+        """What the original runs with default options."""
+        source = in_memory(self.original, self.base_dir)
+        return session_kernels(source, self._recipe, OptimizationLevel.ALL)
+
     @property
     def _recipe(self) -> Recipe:
         return STOCK.with_threads(self.threads)
@@ -202,14 +210,16 @@ class StockTrial:
         """The variant of `model`, whose nodes are in plan order, that takes least memory.
 
         A variant is taken only if: outputs are the original's bit for bit, run either with default
-        options or, as long as the runtime optimizes when it loads, without (optimisations may round
-        differently; the candidate says which); neither the first run (within 0.5 MB, the noise of
-        it) nor later ones take more than the original's, and all of it with loading less; time is
-        as `asked`; the steps of the plan run in order, where it keeps them. What does not keep the
-        limit is looked at no further. `warm_bytes` is the size of the warm block, by default the
-        most that the model holds at once. `reference`: the model whose bits count, if that is not
-        the original. `tiled`: whether it has parts in tiles (`IN_TILES`). A variant that cannot be
-        built says so in its reason; where none will do with its weights outside, they are inside.
+        options or, if weights lie inside, without (optimisations may round differently; the
+        candidate says which); with weights outside, the same kernels make them; neither the first
+        run (within 0.5 MB, the noise of it) nor later ones take more than the original's, and all
+        of it with loading less; time is as `asked`; the steps of the plan run in order, where it
+        keeps them. What does not keep the limit is looked at no further.
+
+        `warm_bytes` is the size of the warm block, by default the most that the model holds at
+        once. `reference`: the model whose bits count, if that is not the original. `tiled`: whether
+        it has parts in tiles (`IN_TILES`). A variant that cannot be built says so in its reason;
+        where none will do with its weights outside, they are inside.
         """
         compared = self.original if reference is None else reference
         variants = [v for v in self.variants if not tiled or v in IN_TILES]
@@ -306,8 +316,11 @@ class StockTrial:
             same_as_unoptimized=not different_names(expected.unoptimized, outputs),
             same_as_stock=not different_names(expected.optimized, outputs),
         )
-        if not candidate.same_as_stock and (pair is not None or not candidate.same_as_unoptimized):
+        outside = self.weights is not Weights.EMBEDDED
+        if not candidate.same_as_stock and (outside or not candidate.same_as_unoptimized):
             return replace(candidate, reason="outputs differ from the original's")
+        if outside and reference is self.original and (other := self._other_kernels(source, asked)):
+            return replace(candidate, reason=f"other bits are possible: {other}")
         if candidate.variant in _CHAINED:
             assert candidate.made is not None
             made = candidate.made
@@ -317,6 +330,11 @@ class StockTrial:
                 return replace(candidate, reason=f"{order.inversions} steps ran out of order")
         candidate = replace(candidate, times=self._times(source, asked.time_ratio))
         return replace(candidate, reason=_slower(candidate.times, asked.time_ratio))
+
+    def _other_kernels(self, source: ModelSource, asked: Asked) -> str:
+        """Where a session of a file runs other kernels than one of the original."""
+        found = session_kernels(source, self._recipe, OptimizationLevel.ALL)
+        return other_kernels(self.kernels, found, more=asked.replaced)
 
     def _outputs(
         self, source: ModelSource, level: OptimizationLevel = OptimizationLevel.ALL

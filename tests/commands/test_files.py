@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxremat
+from models import BUILDERS
 from onnxremat.commands import files
 from onnxremat.commands.files import check_outputs, external_copies, write_files
 from onnxremat.commands.rewrite import rewrite
@@ -389,3 +390,14 @@ def test_weights_that_another_process_has_written_meanwhile_are_kept(tmp_path: P
         write_files({model: b"m"}, {copy: source}, lambda: copy.write_bytes(b"other") and None)
     assert copy.read_bytes() == b"other"
     assert not model.exists()
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_name_that_is_too_long_is_refused_before_anything_runs(
+    tmp_path: Path, beside: bool
+) -> None:
+    onnx.save(BUILDERS["mlp"](depth=2, width=8, features=8), tmp_path / "m.onnx")
+    name = "n" * (250 if beside else 300) + ".onnx"
+    options = Options(session="stock", weights="external") if beside else Options()
+    with pytest.raises(UsageError, match="File name too long"):
+        rewrite(tmp_path / "m.onnx", "100%", options, output=tmp_path / name)

@@ -195,6 +195,8 @@ def test_tiles_are_for_sessions_with_nothing_set_too(tmp_path: Path) -> None:
     before, after = (opened_with_nothing_set(p, tmp_path / "x.npz", 1) for p in (path, output))
     assert before == after
     assert "for 1 threads" in rewrite_text(result)
+    kept = rewrite(path, "60%", options)
+    assert kept.limit_bytes is not None and kept.rewritten.peak_bytes <= kept.limit_bytes
 
 
 def test_what_takes_longer_than_allowed_is_refused_with_both_figures(

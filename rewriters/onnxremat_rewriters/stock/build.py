@@ -55,7 +55,9 @@ def stock(
     The parts are those of the package's description; `edges` says which edges `chain` writes.
     `local_weights` keeps weights of convolutions where layout optimisations find them (see
     `weights`); by default where shapes are not hidden, for without shapes there are none.
-    Declared inputs, outputs, initializers and metadata stay; inner value_info goes. Values are
+    Declared inputs, outputs, initializers and metadata stay; inner value_info goes, unless the
+    branch of `wrap` can have it, and `hide` does not hide it: behind an edge no shape is inferred,
+    and what the runtime optimizes by shape it does where they are stated. Values are
     the same bit for bit as far as the runtime executes the nodes as they are.
 
     Raises ModelError if the model was made by `stock` already, is of an operator set that cannot
@@ -80,7 +82,9 @@ def stock(
     if wrap:
         local = not hide if local_weights is None else local_weights
         weights = constants.names if local else frozenset[str]()
-        graph = wrapped(result, nodes, sequence, forms, plan.types, local_weights=weights)
+        graph = wrapped(
+            result, nodes, sequence, forms, plan.types, local_weights=weights, stated=not hide
+        )
         result.graph.CopyFrom(graph)
     else:
         del result.graph.node[:], result.graph.value_info[:]

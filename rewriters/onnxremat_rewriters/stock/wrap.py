@@ -27,11 +27,13 @@ def wrapped(
     types: Mapping[str, onnx.TypeProto],
     *,
     local_weights: Collection[str],
+    stated: bool,
 ) -> onnx.GraphProto:
     """The graph of `model` with `nodes` (copies; changed here) in a branch.
 
     Outputs that are inputs or initializers stay outside. `types` has those of the other outputs
     at least. `local_weights` are stored constants that the branch gets in a form of its own.
+    `stated`: whether the branch states what the model states of inner values.
     Raises ModelError if an output is of a type that no branch can make.
     """
     made = {name for node in nodes for name in node.output if name}
@@ -53,7 +55,9 @@ def wrapped(
         reader = forms.node("SequenceLength", [sequence.output[0]], forms.fresh("captured"))
         inside.append(reader)
     declared = [_declared(inner[name], name, types) for name in outputs]
-    planned = helper.make_graph(inside, "planned", [], declared)
+    written = {name for node in inside for name in node.output} - {*inner.values()}
+    known = [v for v in model.graph.value_info if stated and v.name in written]
+    planned = helper.make_graph(inside, "planned", [], declared, value_info=known)
     never = _other_branch(outputs, types, forms)
     length, zero, empty = forms.fresh("outer_length"), forms.fresh("zero"), forms.fresh("is_empty")
     branch = forms.node(
