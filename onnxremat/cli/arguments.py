@@ -15,7 +15,7 @@ Limit = Annotated[
     typer.Option(
         help="Limit: 4MB, 4MiB, bytes, 60% of the model's own, or min. Of the "
         + ", of the ".join(f"{info.short_figure} with {info.option}" for info in TARGETS.values())
-        + "."
+        + " (of the memory of the process with --mem-of process)."
     ),
 ]
 LimitToCompare = Annotated[str | None, typer.Option(help="A limit to compare with.")]

@@ -152,7 +152,8 @@ def _tiled(tiling: TilingPlan) -> str:
     parts = ["; ".join(regions) + (f" and {more} more" if more else "")]
     if tiling.recomputed:
         parts.append(f"made again in tiles: {', '.join(map(_shown, tiling.recomputed))}")
-    parts.append(f"{tiling.nodes_added} nodes more; for {tiling.threads} threads")
+    threads = f"{tiling.threads} thread" + ("s" if tiling.threads > 1 else "")
+    parts.append(f"{tiling.nodes_added} nodes more; for {threads}")
     return "; ".join(parts)
 
 

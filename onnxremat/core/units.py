@@ -60,7 +60,10 @@ def parse_bytes(text: str, option: str) -> int:
         raise UsageError(f"{option}: {text!r} is more than any machine has")
     nbytes = math.floor(amount)
     if nbytes <= 0:
-        raise UsageError(f"{option}: {text!r} is not a positive size")
+        hint = ""
+        if not match[2] and amount > 0:
+            hint = f": it is less than a byte; write {100 * amount:g}% for a share"
+        raise UsageError(f"{option}: {text!r} is not a positive size{hint}")
     return nbytes
 
 
@@ -107,6 +110,8 @@ def parse_share(text: str | None, option: str) -> float | None:
     if text is None:
         return None
     match = _NUMBER.fullmatch(text.strip())
+    if match is not None and not match[2]:
+        raise UsageError(f"{option}: {text!r} has no unit; write {text.strip()}% or another share")
     if match is None or match[2] != "%" or float(match[1]) / 100 > _LARGEST_SHARE:
         raise UsageError(f"{option}: {text!r} is not a share; write for example 10%")
     return float(match[1]) / 100

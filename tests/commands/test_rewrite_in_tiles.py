@@ -194,7 +194,7 @@ def test_tiles_are_for_sessions_with_nothing_set_too(tmp_path: Path) -> None:
     assert output.with_name(f"{output.name}.data").is_file()
     before, after = (opened_with_nothing_set(p, tmp_path / "x.npz", 1) for p in (path, output))
     assert before == after
-    assert "for 1 threads" in rewrite_text(result)
+    assert "for 1 thread" in rewrite_text(result)
     kept = rewrite(path, "60%", options)
     assert kept.limit_bytes is not None and kept.rewritten.peak_bytes <= kept.limit_bytes
 
