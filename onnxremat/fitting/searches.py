@@ -17,7 +17,7 @@ from onnxremat.ort.recipe import ExecutionOrder
 from onnxremat.planners import PLANNERS
 from onnxremat.stages import PLANNING, ProgressReport
 from onnxremat.subject import Subject
-from onnxremat.targets.target import Forecast, Made, Target, own_schedule
+from onnxremat.targets.target import Forecast, Made, Target, Wanted, own_schedule
 from onnxremat.tiling import TilingPlan
 
 
@@ -101,13 +101,8 @@ class Searches:
         """A plan as a file, measured."""
         plan, tiling = forecast.plan, search.tiling
         extra = plan.extra_time if tiling is None else tiling.extra_time_with(plan.extra_cost)
-        return self.target.make(
-            search.subject,
-            forecast,
-            limit_bytes=self.budget,
-            extra_time=extra,
-            tiled=tiling is not None,
-        )
+        wanted = Wanted(self.budget, extra, tiling is not None)
+        return self.target.make(search.subject, forecast, wanted)
 
     @cached_property
     def _allowed(self) -> str:

@@ -13,7 +13,15 @@ from onnxremat.ort.measuring.measure_time import PEAK_SHARE
 from onnxremat.ort.measuring.provable import provable_types
 from onnxremat.stages import ProgressReport, silent, stage
 from onnxremat.subject import Feed, Subject
-from onnxremat.targets.target import Forecast, Made, Target, expected_profile, write_plan
+from onnxremat.targets.target import (
+    ANYTHING,
+    Forecast,
+    Made,
+    Target,
+    Wanted,
+    expected_profile,
+    write_plan,
+)
 
 
 @dataclass(frozen=True)
@@ -48,15 +56,7 @@ class RecipeTarget(Target):
         expected = predict(rewritten.model, profile, self.recipe, types, order=profile.order)
         return Forecast(plan, expected.heap_bytes, rewritten)
 
-    def make(
-        self,
-        subject: Subject,
-        forecast: Forecast,
-        *,
-        limit_bytes: int | None = None,
-        extra_time: float = 0.0,
-        tiled: bool = False,
-    ) -> Made:
+    def make(self, subject: Subject, forecast: Forecast, wanted: Wanted = ANYTHING) -> Made:
         """The model of the forecast, run."""
         rewritten, feed = forecast.rewritten, subject.feed
         assert rewritten is not None

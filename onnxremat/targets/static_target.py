@@ -10,10 +10,12 @@ from onnxremat.stages import ProgressReport, silent
 from onnxremat.subject import Subject
 from onnxremat.targets.static_plan import GENERIC_RULES, StaticPlan, emit_plan
 from onnxremat.targets.target import (
+    ANYTHING,
     Forecast,
     Made,
     Target,
     TargetReport,
+    Wanted,
     as_executed,
     own_schedule,
     write_plan,
@@ -53,15 +55,7 @@ class StaticTarget(Target):
         """The live peak: no arena is smaller, and few need to be larger."""
         return Forecast(plan, plan.peak_bytes)
 
-    def make(
-        self,
-        subject: Subject,
-        forecast: Forecast,
-        *,
-        limit_bytes: int | None = None,
-        extra_time: float = 0.0,
-        tiled: bool = False,
-    ) -> Made:
+    def make(self, subject: Subject, forecast: Forecast, wanted: Wanted = ANYTHING) -> Made:
         """The buffers placed: nothing runs."""
         self.progress("placing the buffers")
         mode, plan = self.recipe.execution_order, forecast.plan

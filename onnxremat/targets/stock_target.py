@@ -28,10 +28,12 @@ from onnxremat.targets.stock_trial import (
     Variant,
 )
 from onnxremat.targets.target import (
+    ANYTHING,
     Forecast,
     Made,
     Target,
     TargetReport,
+    Wanted,
     expected_profile,
     write_plan,
 )
@@ -126,27 +128,19 @@ class StockTarget(Target):
             return self.trial.before.loaded_bytes + max(0, added) * LOADED_NODE_BYTES
         return nodes * LOADED_NODE_BYTES
 
-    def make(
-        self,
-        subject: Subject,
-        forecast: Forecast,
-        *,
-        limit_bytes: int | None = None,
-        extra_time: float = 0.0,
-        tiled: bool = False,
-    ) -> Made:
+    def make(self, subject: Subject, forecast: Forecast, wanted: Wanted = ANYTHING) -> Made:
         """A plan that takes longer on purpose is not held against the variants, unless it was said
         how much longer it may take."""
-        rewritten = forecast.rewritten
+        rewritten, limit_bytes = forecast.rewritten, wanted.limit_bytes
         assert rewritten is not None
         slowdown = subject.feed.options.max_slowdown
-        ratio = LONGEST_TIME_RATIO * (1 + extra_time) if slowdown is None else 1 + slowdown
+        ratio = LONGEST_TIME_RATIO * (1 + wanted.extra_time) if slowdown is None else 1 + slowdown
         result = self.trial.rewrite(
             rewritten.model,
             Asked(ratio, lambda memory: self._keeps(memory, limit_bytes), bool(subject.replaced)),
             warm_bytes=forecast.warm_bytes,
             reference=None if subject.exact else subject.released.model,
-            tiled=tiled,
+            tiled=wanted.tiled,
         )
         chosen, memory, refused = result.chosen, result.memory, ""
         if chosen is None and result.closest is not None:

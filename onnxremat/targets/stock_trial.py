@@ -20,7 +20,6 @@ import onnx
 from onnxremat.core.errors import ModelError
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.wire import Array
-from onnxremat.ort.kernels import Kernels, other_kernels, session_kernels
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.executed_steps import OrderCheck, check_order
 from onnxremat.ort.measuring.measure import (
@@ -33,6 +32,7 @@ from onnxremat.ort.measuring.measure import (
 from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
 from onnxremat.ort.outside import ModelPair, Weights, with_weights_outside
 from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
+from onnxremat.ort.session_kernels import Kernels, other_kernels, session_kernels
 from onnxremat_rewriters.stock.build import StockModel, is_stock, stock
 
 LONGEST_TIME_RATIO = 1.10

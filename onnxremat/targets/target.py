@@ -56,6 +56,20 @@ class Forecast:
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """What a plan is made for: what is above `limit_bytes` need be no more than measured;
+    `extra_time` is the share of a run that the plan adds on purpose; `tiled`: whether the subject
+    has parts in tiles."""
+
+    limit_bytes: int | None = None
+    extra_time: float = 0.0
+    tiled: bool = False
+
+
+ANYTHING = Wanted()
+
+
+@dataclass(frozen=True)
 class Made:
     """A plan as a file for one target.
 
@@ -123,18 +137,8 @@ class Target(ABC):
         """What `make` will measure, as far as it can be told before."""
 
     @abstractmethod
-    def make(
-        self,
-        subject: Subject,
-        forecast: Forecast,
-        *,
-        limit_bytes: int | None = None,
-        extra_time: float = 0.0,
-        tiled: bool = False,
-    ) -> Made:
-        """The plan of a forecast written and measured. What is above `limit_bytes` need be no more
-        than measured; `extra_time` is the share of a run that the plan adds on purpose; `tiled`:
-        whether the subject has parts in tiles."""
+    def make(self, subject: Subject, forecast: Forecast, wanted: Wanted = ANYTHING) -> Made:
+        """The plan of a forecast written and measured."""
 
     @property
     def added_node_bytes(self) -> int:

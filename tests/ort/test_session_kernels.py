@@ -9,10 +9,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxremat.ort.blocked_layout import layout_width
-from onnxremat.ort.kernels import Kernel, kernels_of, other_kernels, session_kernels
 from onnxremat.ort.measuring.measure import in_memory
 from onnxremat.ort.outside import Weights
 from onnxremat.ort.recipe import STOCK, OptimizationLevel
+from onnxremat.ort.session_kernels import Kernel, kernels_of, other_kernels, session_kernels
 from onnxremat.targets.stock_trial import StockTrial, Variant
 
 ONE = STOCK.with_threads(1)
