@@ -103,6 +103,7 @@ class StockTarget(Target):
         self.progress("predicting the plan")
         rewritten = write_plan(subject.imported, plan, ExecutionOrder.PRIORITY)
         profile = expected_profile(subject, rewritten, ExecutionOrder.PRIORITY)
+        del rewritten.model.graph.value_info[:]
         if self.trial.weights is not Weights.EMBEDDED:
             _state_types(rewritten.model.graph, profile)
         recipe = replace(self.recipe, optimization=OptimizationLevel.NONE, mem_pattern=False)
@@ -234,7 +235,6 @@ def _state_types(graph: onnx.GraphProto, profile: RunProfile) -> None:
     nothing is stated: buffers of known sizes are shared by size, across the order of the plan."""
     read = {node.input[0] for node in graph.node if node.op_type in _LAID_OUT_BY_SHAPE}
     read -= {value.name for value in graph.output}
-    del graph.value_info[:]
     for number, ran in profile.nodes.items():
         for name, kind in zip(graph.node[number].output, ran.outputs, strict=False):
             if name in read and kind is not None:

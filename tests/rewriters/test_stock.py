@@ -434,3 +434,11 @@ def test_tiles_need_the_order_of_their_plan() -> None:
     trial = StockTrial(model, Path(), feed(model), threads=1, repeats=1)
     result = trial.rewrite(model, Asked(10.0), tiled=True)
     assert {one.variant for one in result.candidates} == {Variant.CHAIN, Variant.PLAN}
+
+
+@pytest.mark.parametrize("hide", [True, False])
+def test_a_branch_states_inner_shapes_unless_they_are_hidden(hide: bool) -> None:
+    model = model_of([node("Exp", ["x"], "a"), node("Neg", ["a"], "y")], [value("y")])
+    model.graph.value_info.append(value("a"))
+    stated = planned_graph(stock(model, hide=hide).model).value_info
+    assert [v.name for v in stated] == ([] if hide else ["a"])

@@ -80,7 +80,11 @@ def test_a_stock_plan_is_predicted_before_it_is_measured(
     own_order: tuple[StockTarget, Subject, Plan],
 ) -> None:
     target, subject, plan = own_order
+    subject.imported.model.graph.value_info.append(
+        onnx.helper.make_tensor_value_info("loss_is_no_such_value", 1, [1])
+    )
     forecast = target.forecast(subject, plan)
+    assert forecast.rewritten is not None and not forecast.rewritten.model.graph.value_info
     expected = forecast.expected_bytes
     made = target.make(subject, forecast)
     assert isinstance(made.details, StockResult)
