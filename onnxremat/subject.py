@@ -7,7 +7,6 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -223,8 +222,10 @@ def prepare(
         feed = optimized_feed(feed, OptimizationLevel(options.optimize))
     elif options.optimizes_first:
         progress("optimizing the model")
-        with suppress(ModelError, VerificationError):
+        try:
             feed = optimized_feed(feed, OptimizationLevel.EXTENDED)
+        except (ModelError, VerificationError) as error:
+            progress("planning the model as it is written", str(error))
     listener = stage(progress, "running the model to learn sizes, workspace and times")
     try:
         released = settled_release(feed, release(feed.loaded.model))

@@ -136,7 +136,7 @@ def audit(
     progress("cutting into tiles", _AT_MOST)
     tiling = _in_tiles(subject, target, reordered.schedule)
     floor = find_floor(graph, rules)
-    floor = replace(floor, refuted=target.refutes(peak_bound(graph, rules)))
+    floor = replace(floor, refuted=target.refutes(floor.nbytes))
     return Audit(
         model,
         len(feed.loaded.model.graph.node),

@@ -1,7 +1,7 @@
 """Tiles for one limit: chosen, and the model in them planned and measured like any other."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 from onnxremat.core.bounds import PeakBound
@@ -92,12 +92,10 @@ class Tiles:
                 continue
             searches.progress(CHOOSING)
             began, asked = time.perf_counter(), self._part_of_budget(share)
-            with part.passing():
-                tiling = search.plan(asked, part.left_seconds)
+            tiling = _chosen(search, asked, part)
             if orders and not (tiling.regions or tiling.late):
                 base, search = searched_in(orders.pop())
-                with part.passing():
-                    tiling = search.plan(asked, part.left_seconds)
+                tiling = _chosen(search, asked, part)
             if budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
                 tiling = self._descended(search, ONLY_TILES - choosing)
             untried = partial(found.with_untried, tiling, asked, time.perf_counter() - began)
@@ -109,8 +107,7 @@ class Tiles:
             if share is not None and (again or not met):
                 found = found if again else untried(why)
                 continue
-            searches.progress("running the tiled model to learn sizes, workspace and times")
-            tiled = tiled_subject(base, tiling)
+            tiled = self._learned(base, tiling)
             bound = searches.bound_above_limit(tiled)
             if bound is not None:
                 least = format_bytes(bound.nbytes)
@@ -133,8 +130,7 @@ class Tiles:
         too, and are predicted to take less time than what was found."""
         searches, taken = self.searches, found.last.planned
         assert taken is not None
-        with part.passing():
-            least = search.plan(None, part.left_seconds)
+        least = _chosen(search, None, part)
         near = int(NEAR_LIMIT * (searches.budget or 0))
         if (
             not least.regions
@@ -143,9 +139,8 @@ class Tiles:
             or least.peak_bytes > near
         ):
             return found
-        searches.progress("running the tiled model to learn sizes, workspace and times")
-        seconds = searches.same_each_time(planning)
-        search_of_least = Search(tiled_subject(base, least), seconds, least, smallest=True)
+        tiled, seconds = self._learned(base, least), searches.same_each_time(planning)
+        search_of_least = Search(tiled, seconds, least, smallest=True)
         return found.with_tried(least, searches.tried(search_of_least))
 
     def _measured(
@@ -166,20 +161,18 @@ class Tiles:
         for share in searches.target.tile_shares:
             searches.progress(CHOOSING)
             began, asked = time.perf_counter(), int(share * own)
-            with part.passing():
-                tiling = search.plan(asked, part.left_seconds)
+            tiling = _chosen(search, asked, part)
             untried = partial(found.with_untried, tiling, asked, time.perf_counter() - began)
             if not tiling.regions or tiling.regions in seen:
                 found = untried("the same as before")
                 continue
             seen.add(tiling.regions)
-            if budget is not None and not self._pays(replace(tiling, peak_bytes=0), tried):
+            if budget is not None and not self._is_faster(tiling, tried):
                 return untried("no better than whole ops")
             if slowdown is not None and tiling.extra_time > MOST_OF_SLOWDOWN * slowdown:
                 return untried(f"predicted {100 * tiling.extra_time:+.1f}% time")
-            searches.progress("running the tiled model to learn sizes, workspace and times")
-            seconds = searches.deadline.share(planning)
-            one = searches.tried(Search(tiled_subject(base, tiling), seconds, tiling))
+            tiled, seconds = self._learned(base, tiling), searches.deadline.share(planning)
+            one = searches.tried(Search(tiled, seconds, tiling))
             best = self._best_bytes([*tried, *found.tried])
             found = found.with_tried(tiling, one)
             taken = self._best_bytes([one])
@@ -204,8 +197,7 @@ class Tiles:
         """The smallest peak after a share of all seconds more."""
         more = self.searches.deadline.share(share, busy=True)
         search.extend(more.limits.seconds)
-        with more.passing():
-            return search.plan(None, more.left_seconds)
+        return _chosen(search, None, more)
 
     def _only_tiles(self, whole: Subject, tiling: TilingPlan) -> bool:
         """Whether tiles go below all whole ops: a limit there would leave them more seconds."""
@@ -235,7 +227,23 @@ class Tiles:
         plans, budget = plans_of(tried), self.searches.budget
         if not plans:
             return True
-        best = self.searches.best_of(plans)
         if budget is None:
-            return tiling.peak_bytes < best.made.measured.peak_bytes
-        return tiling.meets(budget) and tiling.extra_time < best.extra_time
+            return tiling.peak_bytes < self.searches.best_of(plans).made.measured.peak_bytes
+        return tiling.meets(budget) and self._is_faster(tiling, tried)
+
+    def _is_faster(self, tiling: TilingPlan, tried: list[Tried]) -> bool:
+        """Whether tiles are predicted to take less time than the plans of whole ops that keep the
+        limit, if there are any."""
+        plans = plans_of(tried)
+        return not plans or tiling.extra_time < self.searches.best_of(plans).extra_time
+
+    def _learned(self, base: Subject, tiling: TilingPlan) -> Subject:
+        """The subject in tiles."""
+        self.searches.progress("running the tiled model to learn sizes, workspace and times")
+        return tiled_subject(base, tiling)
+
+
+def _chosen(search: TileSearch, asked: int | None, part: Deadline) -> TilingPlan:
+    """Tiles for so many bytes, None for the smallest peak, in the rest of a part of the time."""
+    with part.passing():
+        return search.plan(asked, part.left_seconds)

@@ -144,7 +144,7 @@ class Searches:
             return None
         bound = peak_bound(subject.imported.graph, rules)
         changed = subject.replaced or subject.sized
-        return None if not changed and self.target.refutes(bound) else bound
+        return None if not changed and self.target.refutes(bound.nbytes) else bound
 
     def bound_above_limit(self, subject: Subject) -> PeakBound | None:
         """The bound of an op that alone exceeds the limit, None if none is proved to do so."""

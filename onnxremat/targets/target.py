@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import onnx
 
-from onnxremat.core.bounds import PeakBound
 from onnxremat.core.depth_first import DepthFirst
 from onnxremat.core.graph import Graph
 from onnxremat.core.memory import MemoryRules
@@ -127,10 +126,10 @@ class Target(ABC):
     def of(cls, subject: Subject, progress: ProgressReport = silent) -> Self:
         """The target of a model, which is measured."""
 
-    def refutes(self, bound: PeakBound) -> bool:
+    def refutes(self, bound_bytes: int) -> bool:
         """Whether the model itself takes less, measured, than a bound of its ops says: then the
         rules hold some value that the runtime does not."""
-        return min(self.original.peak_bytes, self.released.peak_bytes) < bound.nbytes
+        return min(self.original.peak_bytes, self.released.peak_bytes) < bound_bytes
 
     @abstractmethod
     def forecast(self, subject: Subject, plan: Plan) -> Forecast:

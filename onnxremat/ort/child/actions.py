@@ -152,16 +152,11 @@ def session_memory(request: JobRequest) -> dict[str, Any]:
 
     Nothing is imported meanwhile."""
     meter = memory.meter()
-    mapped = meter.mapped_bytes()
-    before = meter.current_bytes() - mapped
+    before = meter.current_bytes() - meter.mapped_bytes()
     runner = request.runner(0)
     loaded = meter.current_bytes() - meter.mapped_bytes()
     peaks = _resident_peaks(runner, meter, loaded, request.options["runs"], mapped=False)
-    return {
-        "loaded_bytes": max(loaded - before, 0),
-        "run_peaks_bytes": peaks,
-        "mapped_bytes": max(meter.mapped_bytes() - mapped, 0),
-    }
+    return {"loaded_bytes": max(loaded - before, 0), "run_peaks_bytes": peaks}
 
 
 def _resident_peaks(

@@ -22,14 +22,12 @@ class SessionMemory:
     """Resident bytes of a session, without pages of mapped files.
 
     `loaded_bytes`: what opening it added. `run_peaks_bytes`: the most that each run had above
-    that. `mapped_bytes`: pages of files (external weights above all) that came in meanwhile, which
-    the system shares between processes and drops where it needs room. Medians, if measured several
-    times.
+    that. Mapped pages (of external weights above all) the system shares between processes and drops
+    where it needs room. Medians, if measured several times.
     """
 
     loaded_bytes: int
     run_peaks_bytes: tuple[int, ...]
-    mapped_bytes: int = 0
 
     @property
     def first_bytes(self) -> int:
@@ -58,16 +56,14 @@ def measure_session(
     """Open and run a model in `repeats` children. Raises ModelError if the runtime refuses it."""
     if source.model is not None and not any(True for _ in all_external_tensors(source.model)):
         source = replace(source, base_dir=None)
-    loaded, peaks, mapped = [], [], []
+    loaded, peaks = [], []
     for _ in range(repeats):
         with run_job(
             worker_actions.session_memory, [source], [recipe], inputs, options={"runs": runs}
         ) as job:
             loaded.append(job.answer["loaded_bytes"])
             peaks.append(job.answer["run_peaks_bytes"])
-            mapped.append(job.answer["mapped_bytes"])
     return SessionMemory(
         round(statistics.median(loaded)),
         tuple(round(statistics.median(column)) for column in zip(*peaks, strict=True)),
-        round(statistics.median(mapped)),
     )
