@@ -210,7 +210,7 @@ def verify_files(
         reason = other_model or f"{original} and {rewritten} do not belong together"
         raise UsageError(f"{reason}: they have different inputs ({names})")
     if not options.dims and options.inputs is None:
-        options = replace(options, dims=_planned_dims(old, record))
+        options = replace(options, dims=planned_dims(old, record))
     feed = feed_for(old, options)
     given = feed.binding.input_shapes
     if record.any_size and record.recipe.free_dimensions:
@@ -261,9 +261,9 @@ def _ranks(loaded: LoadedModel) -> dict[str, int]:
     return {value.name: len(value.type.tensor_type.shape.dim) for value in given}
 
 
-def _planned_dims(original: LoadedModel, record: PlanRecord) -> dict[str, int]:
-    """The sizes that were planned for, of the inputs that the original leaves open."""
-    given = {value.name for value in given_inputs(original.model.graph)}
+def planned_dims(loaded: LoadedModel, record: PlanRecord) -> dict[str, int]:
+    """The sizes that were planned for, of the inputs of a model."""
+    given = {value.name for value in given_inputs(loaded.model.graph)}
     planned = record.input_shapes
     return _addressed({name: planned[name] for name in planned if name in given})
 

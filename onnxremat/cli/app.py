@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from onnxremat.core.attempt import Attempt
     from onnxremat.stages import ProgressReport
 
-_COMMANDS = ("rewrite", "audit", "frontier", "verify", "planners")
+_COMMANDS = ("rewrite", "audit", "frontier", "verify", "check", "planners")
 _NO_HELP = {"help": False}
 """Where --help is not given, typer takes it to be False instead of None: to see that None is no
 truth value it would load pydantic, as long as all the rest takes."""
@@ -320,6 +320,18 @@ def verify_command(
         result = verify_files(original, rewritten, options, progress=progress)
     _emit(result, verification_text, as_json=as_json)
     require(result, limit.resolve(result.original_peak_bytes) if limit else None)
+
+
+@app.command("check")
+def check_command(file: option.Rewritten, as_json: option.AsJson = False) -> None:
+    """Say whether this machine and this runtime are of the kind that a rewritten file is for."""
+    from onnxremat.cli.report import check_text
+    from onnxremat.commands.fitness import check, require_fit
+
+    with _progress(quiet=as_json) as progress:
+        found = check(file, progress=progress)
+    _emit(found, check_text, as_json=as_json)
+    require_fit(file, found)
 
 
 @app.command("planners")

@@ -14,6 +14,7 @@ from onnxremat.cli.explain import attempts_text
 from onnxremat.cli.tables import columns, table
 from onnxremat.commands.attribution import MeasuredPeak
 from onnxremat.commands.audit import Audit, Floor, HeldTensor
+from onnxremat.commands.fitness import Check
 from onnxremat.commands.rewrite import RewriteResult
 from onnxremat.core.text import printable
 from onnxremat.core.units import format_bytes, format_seconds
@@ -22,6 +23,7 @@ from onnxremat.ort.measuring.executed_steps import OrderCheck
 from onnxremat.ort.measuring.measure import PeakMethod
 from onnxremat.ort.outside import SUFFIX, DataFile, ModelPair
 from onnxremat.ort.recipe import ExecutionOrder
+from onnxremat.ort.record import OptimizedFor
 from onnxremat.target_table import TARGETS
 from onnxremat.targets.static_plan import StaticPlan
 from onnxremat.tiling import TilingPlan
@@ -159,12 +161,7 @@ def _tiled(tiling: TilingPlan) -> str:
 
 def _sizes(result: RewriteResult) -> str:
     """What the file does at other sizes than the planned ones."""
-    shown = [
-        f"{_shown(name)} {list(shape)}"
-        for name, shape in itertools.islice(result.sizes.items(), _SIZES_SHOWN)
-    ]
-    more = len(result.sizes) - len(shown)
-    planned = ", ".join(shown) + (f" and {more} more" if more else "")
+    planned = _shapes(result.sizes)
     if result.any_size:
         return f"{planned}: others run, too, but the limit holds for these"
     return f"{planned}: declared in the file, which any runtime refuses to run at others"
@@ -203,6 +200,46 @@ def _limit(result: RewriteResult) -> str:
         return f"the smallest {result.figure}"
     own = f" ({result.limit_text} of the original's)" if result.limit_text.endswith("%") else ""
     return f"{format_bytes(result.limit_bytes)}{own}, {result.figure}"
+
+
+def check_text(found: Check) -> str:
+    """What a file is for, and what is here."""
+    record, made = found.record, found.optimized
+    ours = found.runtime_version
+    here = "the same here" if record.runtime_version == ours else f"here {ours}"
+    rows = [
+        ("made for", "any processor" if made is None or not _tied(made) else _kind(made)),
+        ("runtime", f"measured with ONNX Runtime {record.runtime_version}; {here}"),
+        ("threads", "the runtime's own number" if record.threads is None else f"{record.threads}"),
+        ("sizes", _shapes(record.input_shapes)),
+        ("memory", f"{format_bytes(record.measured_peak_bytes)} there ({record.figure})"),
+    ]
+    if found.data_bytes:
+        rows.append(("weights", f"{format_bytes(found.data_bytes)} beside it"))
+    if found.packed_alike is not None:
+        alike = "as they are in the file: loading packs none"
+        otherwise = "otherwise: loading packs its own, in memory"
+        rows.append(("packed here", alike if found.packed_alike else otherwise))
+    rows.append(("here", found.problem or "it opens and runs"))
+    return table(rows)
+
+
+def _tied(made: OptimizedFor) -> bool:
+    return made.layout_width is not None or made.packed
+
+
+def _kind(made: OptimizedFor) -> str:
+    if made.layout_width is None:
+        return "any processor; weights are packed as by the one that made it"
+    return f"processors with blocks of {made.layout_width} channels"
+
+
+def _shapes(sizes: Mapping[str, tuple[int, ...]]) -> str:
+    """The first sizes of inputs."""
+    first = itertools.islice(sizes.items(), _SIZES_SHOWN)
+    shown = [f"{_shown(name)} {list(shape)}" for name, shape in first]
+    more = len(sizes) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def verification_text(result: Verification) -> str:

@@ -292,7 +292,7 @@ def _plan_and_verify(
         any_size=not _sized(planned, info),
         details=made.details,
         static=made.static,
-        data=made.data,
+        data=None if made.pair is None else made.pair.data,
         plan_output=None,
         verification=verification,
         planning_seconds=planning_seconds,
@@ -305,7 +305,7 @@ def _plan_and_verify(
 
 def _sized(planned: Planned, info: TargetInfo) -> bool:
     """Whether what is written holds for the planned sizes only, as what is optimized does."""
-    return info.sized or planned.subject.sized or planned.made.data is not None
+    return info.sized or planned.subject.sized or planned.made.pair is not None
 
 
 def _with_record(
@@ -314,8 +314,8 @@ def _with_record(
     """The model with the record of its plan, and its sizes if it holds for them only."""
     subject, made, plan = planned.subject, planned.made, planned.plan
     feed = subject.feed
-    optimized = None
-    if feed.optimized is not None:
+    optimized = None if made.pair is None else made.pair.optimized_for
+    if optimized is None and feed.optimized is not None:
         width = layout_width() if feed.optimized.needs_this_processor else None
         optimized = OptimizedFor(feed.optimized.level.value, feed.optimized.provider, width)
     if planned.tiling is not None:

@@ -87,7 +87,7 @@ class Tiles:
         if searches.target.tile_shares:
             return self._measured(base, search, part, tried, planning)
         found = TriedTiles()
-        for share in TILING_TARGETS:
+        for share in (None,) if budget is None else TILING_TARGETS:
             if share is not None and found.tiling is not None and not found.tiling.meets(budget):
                 continue
             searches.progress(CHOOSING)
@@ -244,6 +244,7 @@ class Tiles:
 
 
 def _chosen(search: TileSearch, asked: int | None, part: Deadline) -> TilingPlan:
-    """Tiles for so many bytes, None for the smallest peak, in the rest of a part of the time."""
+    """Tiles for so many bytes in the rest of a part of the time; None for the smallest peak, which
+    has all of it: it is to be found again for a limit."""
     with part.passing():
-        return search.plan(asked, part.left_seconds)
+        return search.plan(asked, part.limits.seconds if asked is None else part.left_seconds)

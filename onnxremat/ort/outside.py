@@ -36,11 +36,15 @@ from onnxremat.ort.child import actions as worker_actions
 from onnxremat.ort.child.process import ModelSource, run_job
 from onnxremat.ort.optimize import optimizing, tidy
 from onnxremat.ort.recipe import OptimizationLevel, Recipe
+from onnxremat.ort.record import OptimizedFor
 from onnxremat.system.temporary import process_folder
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
 
 SUFFIX = ".data"
 """Of the file of weights: what it has more than the name of the model."""
+
+_PACKED_KEY = "prepacked_"
+"""Of the entries of an external tensor, what those have that tell where it lies packed."""
 
 DATA_FILE = f"model.onnx{SUFFIX}"
 """Its name until the model has one."""
@@ -70,12 +74,12 @@ class DataFile:
 
 @dataclass(frozen=True)
 class ModelPair:
-    """A model, the file with its weights, and the width of the blocks that they lie in (None: no
-    blocks, for any processor)."""
+    """A model, the file with its weights, and what they were optimized for: without blocks it is
+    for any processor."""
 
     model: ModelProto
     data: DataFile = field(compare=False)
-    layout_width: int | None
+    optimized_for: OptimizedFor
 
     @property
     def base_dir(self) -> Path:
@@ -116,7 +120,33 @@ def with_weights_outside(
         width = layout_width()
         assert width is not None, "the runtime has just used its blocked layout"
         _guard(made, blocked, width)
-    return ModelPair(made, data, width)
+    return ModelPair(made, data, OptimizedFor(level.value, recipe.provider, width, packed))
+
+
+def packings(model: ModelProto) -> frozenset[str]:
+    """What kernels have packed of the external weights of `model`, each with the runtime's hash of
+    its bytes."""
+    return frozenset(
+        entry.value.partition("|")[0]
+        for tensor in all_external_tensors(model)
+        for entry in tensor.external_data
+        if entry.key.startswith(_PACKED_KEY)
+    )
+
+
+def packed_here(model: ModelProto, base_dir: Path | str, recipe: Recipe) -> frozenset[str]:
+    """The same of this processor's kernels for the same weights.
+
+    Raises ModelError if the runtime refuses the model. O(bytes of the weights).
+    """
+    plain = ModelProto()
+    plain.CopyFrom(model)
+    for tensor in all_external_tensors(plain):
+        kept = [entry for entry in tensor.external_data if not entry.key.startswith(_PACKED_KEY)]
+        del tensor.external_data[:]
+        tensor.external_data.extend(kept)
+    made = with_weights_outside(plain, base_dir, recipe, Weights.PACKED)
+    return frozenset() if made is None else packings(made.model)
 
 
 def name_data(model: ModelProto, location: str) -> None:

@@ -24,11 +24,13 @@ RUNTIME = "onnxruntime"
 @dataclass(frozen=True)
 class OptimizedFor:
     """What a file is tied to that holds the runtime's own optimizations: their level, the
-    execution provider, and the width of the blocked layout (None if it is not in that layout)."""
+    execution provider, and the width of the blocked layout (None if it is not in that layout).
+    `packed`: weights lie beside it as this processor's kernels pack them; others pack their own."""
 
     level: str
     provider: str
     layout_width: int | None
+    packed: bool = False
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "OptimizedFor":
@@ -38,6 +40,7 @@ class OptimizedFor:
             OptimizationLevel(data["level"]).value,
             typed(data["provider"], str),
             None if width is None else typed(width, int),
+            typed(data.get("packed", False), bool),
         )
 
 

@@ -156,10 +156,9 @@ class StockTarget(Target):
         if chosen is None or chosen.variant is Variant.ORIGINAL:
             nodes = result.model.graph.node
             rewritten = Rewritten(result.model, tuple(range(len(nodes))), 0)
-        pair = None if chosen is None else chosen.pair
         return Made(
             rewritten, result.model, self._figure(memory), forecast.expected_bytes,
-            data=None if pair is None else pair.data, details=result, refused=refused,
+            pair=None if chosen is None else chosen.pair, details=result, refused=refused,
         )  # fmt: skip
 
     def _why(self, one: Candidate) -> str:
@@ -200,7 +199,7 @@ class StockTarget(Target):
 
     def _rounding(self, subject: Subject, made: Made, final: onnx.ModelProto) -> Rounding:
         feed = subject.feed
-        folder = feed.loaded.base_dir if made.data is None else made.data.folder
+        folder = feed.loaded.base_dir if made.pair is None else made.pair.base_dir
         source = in_memory(final, folder)
         return rounding(
             run_outputs(feed.source(), feed.inputs, self.recipe),
@@ -250,7 +249,7 @@ def _weights_row(stock: StockResult) -> tuple[tuple[str, str], ...]:
         return ()
     nbytes = pair.data.path.stat().st_size
     where = f"{format_bytes(nbytes)} in a file beside it, mapped"
-    width = pair.layout_width
+    width = pair.optimized_for.layout_width
     if width is not None:
         where += f"; for processors with blocks of {width} channels (others refuse it)"
     return (("weights", where),)

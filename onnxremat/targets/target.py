@@ -17,7 +17,7 @@ from onnxremat.importer.execution_order import default_order, priority_order
 from onnxremat.importer.nodes import is_constant
 from onnxremat.ort.measuring.measure import PeakMeasurement
 from onnxremat.ort.measuring.profile import RunProfile, carried_profile
-from onnxremat.ort.outside import DataFile
+from onnxremat.ort.outside import ModelPair
 from onnxremat.ort.recipe import ExecutionOrder, Recipe
 from onnxremat.stages import ProgressReport, silent
 from onnxremat.subject import Subject
@@ -74,8 +74,8 @@ class Made:
 
     `rewritten` has its nodes in plan order; `model` is what is written (the same, or a form of it).
     `measured` is the figure that `--mem` limits, `expected_bytes` what was expected of it. `static`
-    is the static plan, where one was made; `data` the file with the weights of `model`, where they
-    lie outside; `details` are what a target has to tell beside all that, for its part of the
+    is the static plan, where one was made; `pair` is `model` with the file of its weights, where
+    they lie outside; `details` are what a target has to tell beside all that, for its part of the
     report. `refused`: why the plan is not in it, where the original stands for it, "" if it is.
     """
 
@@ -84,7 +84,7 @@ class Made:
     measured: PeakMeasurement
     expected_bytes: int
     static: StaticPlan | None = None
-    data: DataFile | None = None
+    pair: ModelPair | None = None
     details: object = None
     refused: str = ""
 

@@ -4,14 +4,14 @@
 
 The *descent* looks for the smallest peak, step by step from the model's own, and is the same
 whatever is asked for: a budget is met if the descent gets there. So every budget of at least the
-smallest peak that is found is met too, and none below it. Time that a budget leaves goes into plans
-that cost less.
+smallest peak that is found is met too, and none below it. Then each question looks for plans that
+cost less.
 
-It is counted in work, so that the same search ends at the same place. Were it ended by the clock
-alone, a limit could be missed only since the machine was busier than when the smallest peak was
-found. So its seconds stand for a number of planned nodes, few enough for this to be what ends it.
-The clock is there for slow machines, and is one that counts the seconds of this thread on a
-processor, not those in which others had it.
+Both are counted in work, so that the same search ends at the same place. Were it ended by the clock
+alone, a limit could be missed, or met at a higher cost, only since the machine was busier than when
+the smallest peak was found. So its seconds stand for a number of planned nodes, few enough for this
+to be what ends it. The clock is there for slow machines, has patience with them, and is one that
+counts the seconds of this thread on a processor, not those in which others had it.
 """
 
 import time
@@ -24,6 +24,7 @@ from onnxremat.core.graph import TensorKind
 from onnxremat.core.memory import MemoryRules
 from onnxremat.core.problem import Limits
 from onnxremat.core.units import format_bytes
+from onnxremat.core.work import PATIENCE
 from onnxremat.ort.blocked_layout import block_channels
 from onnxremat.subject import Subject
 from onnxremat.tiling.routes import CHEAP, NEAR_CUTS, Choice, Routes
@@ -43,11 +44,8 @@ PRECISION, PRECISION_CARRYING = 0.01, 0.04
 """The smallest peak is looked for to these shares: of plain tiles, and of those that carry."""
 ALIKE = 0.02
 """Of plans within this share of the smallest peak, the fastest is the one."""
-DESCENT_SHARE = 0.7
-"""Of the seconds that a budget has, for the descent where the smallest peak is asked for: the
-machine may be busier the next time, when a limit is to be met."""
-FASTEST_SHARE = 0.8
-"""Of the seconds, until when a faster plan is looked for: what is left is for the next question."""
+CHEAPER_SHARE = 0.6
+"""Of the work that the descent may do, what each question has to look for plans that cost less."""
 
 
 class Tiling(NamedTuple):
@@ -102,6 +100,7 @@ class TileSearch:
         self._missed = {False: 0, True: 0}
         self._step = {False: FIRST_STEP, True: FIRST_STEP}
         self._units = int(UNITS_A_SECOND * deadline.limits.seconds)
+        self._cheaper_units = int(CHEAPER_SHARE * self._units)
         self._late = False
 
     def extend(self, seconds: float) -> None:
@@ -114,21 +113,18 @@ class TileSearch:
         time.
 
         If no regions that are found reach the budget, the plan has the smallest peak found, and
-        `reasons` say so. The tiled model has at most `most_nodes` nodes. `seconds` (of this thread
-        on a processor), and `stop()`
-        turning true, cut the search short: where they do not, the same questions have the same
-        answers.
+        `reasons` say so. The tiled model has at most `most_nodes` nodes. `PATIENCE` times as many
+        `seconds` (of this thread on a processor), and `stop()` turning true, cut the search short:
+        where they do not, the same questions have the same answers.
         """
         if budget_bytes is not None and self._own_peak <= budget_bytes:
             return self._as_plan(None, ("whole ops keep the limit: nothing has to be cut",))
-        share = DESCENT_SHARE if budget_bytes is None else 1.0
         deadline = self._deadline
-        deadline.restart(Limits(share * seconds, self._units, stop=self._stop))
+        deadline.restart(Limits(PATIENCE * seconds, self._units, stop=self._stop))
         self._descend(budget_bytes)
         self._late = deadline.over()
         self._units = max(0, self._units - deadline.iterations)
-        left = FASTEST_SHARE * seconds - deadline.passed_seconds
-        deadline.restart(Limits(left, stop=self._stop))
+        deadline.restart(Limits(deadline.left_seconds, self._cheaper_units, stop=self._stop))
         found = self._fastest(budget_bytes)
         if found is None:
             return self._as_plan(None, self._reasons(self._own_peak - 1))

@@ -65,12 +65,12 @@ def test_a_file_in_blocks_of_another_width_is_refused_by_the_runtime() -> None:
     """As if it came from such a processor: blocks lie otherwise than its guard expects."""
     model = convolutions()
     made = outside(model, Weights.PACKED)
-    if made.layout_width is None:
+    if made.optimized_for.layout_width is None:
         pytest.skip("this processor has no blocked layout")
     (expected,) = (t for t in made.model.graph.initializer if t.name.endswith("guard_expected"))
     order = numpy_helper.to_array(expected)
-    half = made.layout_width // 2
-    picture = np.sort(order).reshape(made.layout_width, 2)
+    half = made.optimized_for.layout_width // 2
+    picture = np.sort(order).reshape(made.optimized_for.layout_width, 2)
     narrow = np.concatenate([part.T.ravel() for part in (picture[:half], picture[half:])])
     expected.CopyFrom(numpy_helper.from_array(narrow, expected.name))
     with pytest.raises(ModelError, match="this file is for processors with blocks of"):
@@ -79,7 +79,7 @@ def test_a_file_in_blocks_of_another_width_is_refused_by_the_runtime() -> None:
 
 def test_portable_files_have_no_blocks() -> None:
     made = outside(convolutions(), Weights.EXTERNAL)
-    assert made.layout_width is None
+    assert made.optimized_for.layout_width is None
     assert not any(node.domain.endswith("nchwc") for node in made.model.graph.node)
 
 
