@@ -21,6 +21,7 @@ from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.measuring.compare import Rounding, different_names, rounding
 from onnxremat.ort.measuring.executed_steps import check_order
+from onnxremat.ort.measuring.figures import SessionFigures, all_figures
 from onnxremat.ort.measuring.measure import (
     PeakMeasurement,
     PeakMethod,
@@ -62,7 +63,7 @@ class Verification:
     `bits_compared` is false if nothing but that could be compared. `other_model` says so if the
     rewritten file was made from another one than the original. `promised_bytes`: what the record of
     a file says that it was measured to take, where that is known and of the same kind.
-    `loaded_bytes`: what loading the original and the file took, for files for default options.
+    `figures`: all that is limited, of the original and of the file, for files for default options.
     """
 
     different_outputs: tuple[str, ...]
@@ -78,7 +79,7 @@ class Verification:
     bits_compared: bool = True
     other_model: str = ""
     promised_bytes: int | None = None
-    loaded_bytes: tuple[int, int] | None = None
+    figures: tuple[SessionFigures, ...] = ()
 
     @property
     def identical(self) -> bool:
@@ -353,7 +354,7 @@ def verify_stock(
         times.median_seconds[1],
         times.ratios[1],
         compared,
-        loaded_bytes=(memory[0].loaded_bytes, memory[1].loaded_bytes),
+        figures=all_figures(old, new, inputs, recipe, memory),
     )
 
 

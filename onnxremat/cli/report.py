@@ -20,6 +20,7 @@ from onnxremat.core.text import printable
 from onnxremat.core.units import format_bytes, format_seconds
 from onnxremat.ort.measuring.compare import Rounding
 from onnxremat.ort.measuring.executed_steps import OrderCheck
+from onnxremat.ort.measuring.figures import SessionFigures
 from onnxremat.ort.measuring.measure import PeakMethod
 from onnxremat.ort.outside import SUFFIX, DataFile, ModelPair
 from onnxremat.ort.recipe import ExecutionOrder
@@ -250,9 +251,6 @@ def verification_text(result: Verification) -> str:
         (name, f"{format_bytes(result.original.peak_bytes)} original"),
         ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten"),
     ]
-    if result.loaded_bytes is not None:
-        before, after = map(format_bytes, result.loaded_bytes)
-        rows.append(("loading", f"{before} original, {after} rewritten"))
     return table(rows + _verification_rows(result))
 
 
@@ -266,11 +264,27 @@ def _verification_rows(result: Verification) -> list[tuple[str, str]]:
         same += f" to {result.compared_with or 'the original under the same session options'}"
     order = "as planned" if result.order_as_planned else "not as planned; measured all the same"
     return [
+        *_figure_rows(result.figures),
         ("measured time", _times(result)),
         ("outputs", same),
         ("executed order", order),
         *_rounding_rows(result.rounding),
     ]  # fmt: skip
+
+
+def _figure_rows(figures: Sequence[SessionFigures]) -> list[tuple[str, str]]:
+    """A saving in one figure may be paid for in another, and session options alone may do."""
+    named = (
+        ("activations", [(one.activations_bytes, one.opened) for one in figures]),
+        ("runs", [(one.runs_bytes, one.opened) for one in figures]),
+        ("loading", [(one.loaded_bytes, one.opened) for one in figures]),
+        ("process", [(one.process_bytes, one.opened) for one in figures]),
+    )
+    return [
+        (name, ", ".join(f"{format_bytes(size)} {opened}" for size, opened in sizes))
+        for name, sizes in named
+        if sizes
+    ]
 
 
 def _times(result: Verification) -> str:

@@ -8,9 +8,11 @@ import onnx
 from onnxremat.core.problem import Plan
 from onnxremat.core.units import format_bytes
 from onnxremat.importer.skeleton import value_info
+from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.emulation.predict import BOOKKEEPING_NODE_BYTES, Prediction, predict
 from onnxremat.ort.emulation.rules import STOCK_RULES
 from onnxremat.ort.measuring.compare import Rounding, rounding
+from onnxremat.ort.measuring.figures import SessionFigures, all_figures
 from onnxremat.ort.measuring.measure import PeakMeasurement, in_memory, run_outputs
 from onnxremat.ort.measuring.profile import RunProfile
 from onnxremat.ort.measuring.session_memory import SessionMemory
@@ -18,6 +20,7 @@ from onnxremat.ort.outside import Weights
 from onnxremat.ort.recipe import STOCK, ExecutionOrder, OptimizationLevel
 from onnxremat.stages import ProgressReport, silent
 from onnxremat.subject import Subject
+from onnxremat.target_table import TARGETS
 from onnxremat.targets.stock_trial import (
     ABOVE,
     LONGEST_TIME_RATIO,
@@ -195,12 +198,21 @@ class StockTarget(Target):
             time_ratio=ratio,
             compared_with=_compared_with(result),
             rounding=None if subject.exact else self._rounding(subject, made, final),
+            figures=self._figures(subject, made, final),
         )
 
+    def _figures(
+        self, subject: Subject, made: Made, final: onnx.ModelProto
+    ) -> tuple[SessionFigures, ...]:
+        assert isinstance(made.details, StockResult)
+        self.progress("measuring what session options alone would give")
+        original = in_memory(self.trial.original, self.trial.base_dir)
+        memory = (made.details.original, made.details.memory)
+        source = _source(subject, made, final)
+        return all_figures(original, source, self.trial.inputs, self.recipe, memory)
+
     def _rounding(self, subject: Subject, made: Made, final: onnx.ModelProto) -> Rounding:
-        feed = subject.feed
-        folder = feed.loaded.base_dir if made.pair is None else made.pair.base_dir
-        source = in_memory(final, folder)
+        feed, source = subject.feed, _source(subject, made, final)
         return rounding(
             run_outputs(feed.source(), feed.inputs, self.recipe),
             run_outputs(source, feed.inputs, self.recipe),
@@ -208,15 +220,12 @@ class StockTarget(Target):
 
     @classmethod
     def reports(cls, result: "RewriteResult") -> TargetReport:
-        """The runs apart, and what loading takes: a saving in one may be paid for in the other."""
+        """Where the weights lie, and which variant was taken."""
         stock = result.details
         assert isinstance(stock, StockResult)
-        before, after = stock.original, stock.memory
         variant = _unchanged(stock) if stock.chosen is None else str(stock.chosen.variant)
         rows = (
-            ("first run", _both(before.first_bytes, after.first_bytes)),
-            ("later runs", _both(before.steady_bytes, after.steady_bytes)),
-            ("loading", _both(before.loaded_bytes, after.loaded_bytes)),
+            *_enough_row(result),
             *_weights_row(stock),
             ("variant", variant),
             ("planned", f"{format_bytes(result.plan.peak_bytes)} of buffers and workspace"),
@@ -240,6 +249,19 @@ def _state_types(graph: onnx.GraphProto, profile: RunProfile) -> None:
                 graph.value_info.append(value_info(name, kind))
 
 
+def _enough_row(result: "RewriteResult") -> tuple[tuple[str, str], ...]:
+    """Where session options alone keep the limit: nobody has to rewrite a model for that."""
+    figures = () if result.verification is None else result.verification.figures
+    if not figures or result.limit_bytes is None:
+        return ()
+    _, options, _ = figures
+    process = result.figure == TARGETS["stock"].figures["process"]
+    taken = options.process_bytes if process else options.runs_bytes
+    if taken > result.limit_bytes:
+        return ()
+    return (("enough", f"the {options.opened} takes {format_bytes(taken)}: that keeps the limit"),)
+
+
 def _weights_row(stock: StockResult) -> tuple[tuple[str, str], ...]:
     """Where the weights lie, if that was asked."""
     if stock.inside:
@@ -255,8 +277,11 @@ def _weights_row(stock: StockResult) -> tuple[tuple[str, str], ...]:
     return (("weights", where),)
 
 
-def _both(before: int, after: int) -> str:
-    return f"{format_bytes(before)} original, {format_bytes(after)} rewritten"
+def _source(subject: Subject, made: Made, final: onnx.ModelProto) -> ModelSource:
+    """The file that was made, to be run."""
+    return in_memory(
+        final, subject.feed.loaded.base_dir if made.pair is None else made.pair.base_dir
+    )
 
 
 def _unchanged(stock: StockResult) -> str:

@@ -17,6 +17,7 @@ from onnxremat.commands.rewrite import rewrite
 from onnxremat.core.errors import InfeasibleError, ModelError, UsageError
 from onnxremat.core.problem import Plan, Problem, make_plan
 from onnxremat.core.schedule import given_order, with_eager_ops
+from onnxremat.core.units import format_bytes
 from onnxremat.importer.nodes import LAYOUT_DOMAIN
 from onnxremat.options import ModelOptions, Options
 from onnxremat.ort import session as session_module
@@ -65,8 +66,17 @@ def test_a_stock_file_keeps_its_limit_with_nothing_set(
     assert record.figure == result.figure
     onnxruntime.InferenceSession(output, providers=["CPUExecutionProvider"])
     text = rewrite_text(result)
-    assert "later runs" in text
     assert "resident peak" in text
+    assert result.verification is not None
+    figures = result.verification.figures
+    assert [one.opened.split()[0] for one in figures] == ["original", "original", "file"]
+    assert figures[0].runs_bytes == result.original.peak_bytes
+    assert figures[2].runs_bytes == result.rewritten.peak_bytes
+    assert figures[2].activations_bytes < figures[0].activations_bytes
+    assert figures[1].process_bytes < figures[0].process_bytes, "options alone take less"
+    assert f"{format_bytes(figures[1].process_bytes)} original without" in text
+    alone = figures[1].runs_bytes <= result.limit_bytes
+    assert ("that keeps the limit" in text) == alone
     assert as_json(result)["stock"]["original"]["loaded_bytes"] > 0
     again = verify_files(large_unet_train, output, ModelOptions(threads=1))
     assert again.identical

@@ -1,0 +1,71 @@
+"""What a session takes, in the three figures that are limited, for those who may open a model.
+
+A file is compared with what people run today, the original under default options, and with what
+session options alone would give, which nobody should pay for.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from onnxremat.ort.child.process import ModelSource
+from onnxremat.ort.child.wire import Array
+from onnxremat.ort.measuring.measure import measure_activation
+from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
+from onnxremat.ort.recipe import Recipe
+
+ORIGINAL, FILE = "original", "file"
+ACTIVATION_RUNS = 2
+
+
+@dataclass(frozen=True)
+class SessionFigures:
+    """`opened`: what, and how. `activations_bytes`: the most that is allocated in a run, without
+    an arena. `runs_bytes`: the most that a run adds to what the loaded session holds, resident.
+    `process_bytes`: the same with what loading added, which is `loaded_bytes`."""
+
+    opened: str
+    activations_bytes: int
+    runs_bytes: int
+    loaded_bytes: int
+
+    @property
+    def process_bytes(self) -> int:
+        """Loading and runs."""
+        return self.loaded_bytes + self.runs_bytes
+
+
+def all_figures(
+    original: ModelSource,
+    file: ModelSource,
+    inputs: Mapping[str, Array],
+    recipe: Recipe,
+    memory: Sequence[SessionMemory],
+) -> tuple[SessionFigures, ...]:
+    """Of the original, of the original with the session option that takes least in all, and of the
+    file; `memory` is that of the original and of the file, as measured before.
+
+    Every binding has these options. Raises ModelError if the runtime refuses a model. O(a few runs
+    of each).
+    """
+    plain = replace(recipe, cpu_arena=False)
+    peaks = [
+        measure_activation(source, inputs, plain, ACTIVATION_RUNS).peak_bytes
+        for source in (original, file)
+    ]
+    choices = {
+        "without a memory pattern": replace(recipe, mem_pattern=False),
+        "without an arena": plain,
+    }
+    options = min(
+        (
+            _figures(f"{ORIGINAL} {words}", peaks[0], measure_session(original, inputs, changed))
+            for words, changed in choices.items()
+        ),
+        key=lambda one: one.process_bytes,
+    )
+    before, after = memory
+    return (_figures(ORIGINAL, peaks[0], before), options, _figures(FILE, peaks[1], after))
+
+
+def _figures(opened: str, activations: int, memory: SessionMemory) -> SessionFigures:
+    return SessionFigures(opened, activations, max(memory.run_peaks_bytes), memory.loaded_bytes)
