@@ -1,7 +1,8 @@
 """What the whole process holds, nothing set: originals against the files that are made of them.
 
     python -m benchmarks.process [--shared FOLDER] [--packages FOLDER] [--models NAME,NAME]
-                                 [--portable] [--processes 5] [--node FOLDER] [--markdown FILE]
+                                 [--portable] [--processes 5] [--node FOLDER]
+                                 [--versions FOLDER] [--markdown FILE]
 
 Each file is made by `rewrite --session stock --mem-of process --mem min` with its weights outside,
 packed for this processor or, with `--portable`, for any; `--max-slowdown` is part of what the line
@@ -18,7 +19,9 @@ command.
 With `--node`, a folder in which `npm install --ignore-scripts onnxruntime-node onnxruntime-web`
 was run, five models are opened in node, too: in the C++ library, and portable ones in WebAssembly,
 whose linear memory is compared. There bits have to be those of the original in the same client, and
-memory no more.
+memory no more. With `--versions`, a folder in which `pip install --no-deps --target VERSION
+onnxruntime==VERSION.*` was run for some versions, the same models are opened in each of them, with
+the bits of the original there; memory is told.
 
 `--shared` and `--packages` are as for `benchmarks.limits`.
 """
@@ -59,11 +62,13 @@ NODE_CLIENT = CLIENT.with_suffix(".cjs")
 SET = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 RUNS = 5
 PAIRS, CLOSE_PAIRS = 15, 25
+TIMED_SECONDS = 60.0
+"""At most, for each number of threads: of runs of seconds there are fewer."""
 CLOSE_SLOWDOWN = 1.05
 """Lines that allow no more are timed by more runs."""
 PLANNED_SHARE = 0.6
 """Of the slowdown that a line allows, for the file: it is made for one thread, and two take more of
-tiles than one."""
+tiles than one. All of it in groups, where means count."""
 LEAST_PLANNED = 0.02
 """But no less: times of one file in two processes are so far apart."""
 PORTABLE_SHARE = 0.6
@@ -199,9 +204,11 @@ class Process:
         return max(4096.0, min(self.unset_bytes, self.set_bytes))
 
 
-def processes(model: Path, inputs: Path, count: int) -> Process:
-    """Open and run a model in `count` processes for each environment."""
-    usual = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+def processes(
+    model: Path, inputs: Path, count: int, more: Mapping[str, str] | None = None
+) -> Process:
+    """Open and run a model in `count` processes for each environment, with `more` in both."""
+    usual = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | dict(more or {})
     answers = []
     for extra in ({}, SET):
         command = [sys.executable, str(CLIENT), str(model), str(inputs), str(RUNS), "1"]
@@ -233,7 +240,13 @@ def time_ratios(
     """Time of a run of the file by that of the original: of the processor with one thread, on the
     wall with two."""
     one, two = (
-        measure_times([original, made], inputs, [STOCK.with_threads(threads)] * 2, pairs=pairs)
+        measure_times(
+            [original, made],
+            inputs,
+            [STOCK.with_threads(threads)] * 2,
+            pairs,
+            seconds=TIMED_SECONDS,
+        )
         for threads in (1, 2)
     )
     return one.ratios[1], two.ratios[1]
@@ -302,15 +315,64 @@ def in_node(
     ]  # fmt: skip
 
 
+def in_version(line: Line, models: Sequence[Path], inputs: Path, version: Path) -> list[str]:
+    """A line of the table: original and file in another version of the runtime."""
+    name = f"{line.name}, onnxruntime {version.name}"
+    try:
+        before, after = (
+            processes(model, inputs, 1, {"PYTHONPATH": str(version)}) for model in models
+        )
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["no message"])[-1]
+        return [name, *[""] * (len(HEADER) - 2), f"{last} FAILED"]
+    same = len(before.bits | after.bits) == 1
+    sizes = (before.unset_bytes, before.set_bytes, after.unset_bytes, after.set_bytes)
+    return [
+        name, *(f"{size / 1e6:.1f}" for size in sizes), "",
+        f"{before.better_bytes / after.better_bytes:.2f}", *[""] * 8,
+        "holds" if same else "bits FAILED",
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Where files are opened beside this Python: the folder of node's packages, and those with
+    other versions of the runtime."""
+
+    modules: Path | None
+    versions: tuple[Path, ...]
+
+    def rows(
+        self,
+        line: Line,
+        models: Sequence[Path],
+        inputs: Mapping[str, Any],
+        stored: Path,
+        *,
+        portable: bool,
+    ) -> list[list[str]]:
+        """Lines of the table; `stored` has the inputs."""
+        if not line.clients:
+            return []
+        packages = ["onnxruntime-node", *(["onnxruntime-web"] if portable else [])]
+        modules = self.modules
+        return [
+            *([] if modules is None else
+              (in_node(line, models, inputs, modules, one) for one in packages)),
+            *(in_version(line, models, stored, version) for version in self.versions),
+        ]  # fmt: skip
+
+
 def row(
-    line: Line, path: Path, weights: Weights, count: int, scratch: Path, modules: Path | None
+    line: Line, path: Path, weights: Weights, count: int, scratch: Path, clients: Clients
 ) -> Row:
     """Make the file, measure both, and say what does not hold."""
     began = time.perf_counter()
+    share = 1.0 if line.group else PLANNED_SHARE
     options = Options(
         session="stock", weights=weights.value, mem_of="process",
-        max_slowdown=max(LEAST_PLANNED, PLANNED_SHARE * (line.slowdown - 1)), threads=1,
-        dims=line.dims, verify=False,
+        max_slowdown=max(LEAST_PLANNED, share * (line.slowdown - 1)), threads=1, dims=line.dims,
+        verify=False,
     )  # fmt: skip
     output = scratch / "made.onnx"
     result = rewrite(path, "min", options, output=output)
@@ -356,13 +418,10 @@ def row(
         how(result), f"{(time.perf_counter() - began) / 60:.1f}",
         ", ".join(wrong) + " FAILED" if wrong else "holds",
     ]  # fmt: skip
-    clients = []
-    if modules is not None and line.clients:
-        packages = ["onnxruntime-node", *(["onnxruntime-web"] if portable else [])]
-        clients = [in_node(line, (path, output), feed.inputs, modules, one) for one in packages]
+    more = clients.rows(line, (path, output), feed.inputs, inputs, portable=portable)
     output.unlink()
     output.with_name(output.name + SUFFIX).unlink(missing_ok=True)
-    return Row(cells, factor, max(ratios), clients)
+    return Row(cells, factor, max(ratios), more)
 
 
 def how(result: RewriteResult) -> str:
@@ -402,11 +461,14 @@ def main() -> None:
     parser.add_argument("--models", help="only these, by what their names begin with")
     parser.add_argument("--portable", action="store_true")
     parser.add_argument("--node", type=Path, help="a folder with node_modules")
+    parser.add_argument("--versions", type=Path, help="a folder with versions of onnxruntime")
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
     only = tuple(arguments.models.split(",")) if arguments.models else ("",)
     weights = Weights.EXTERNAL if arguments.portable else Weights.PACKED
+    versions = [] if arguments.versions is None else sorted(arguments.versions.iterdir())
+    clients = Clients(arguments.node, tuple(versions))
     began, table, left_out = time.perf_counter(), list[list[str]](), list[str]()
     load_before = os.getloadavg()[0]
     groups: dict[str, list[Row]] = {}
@@ -425,7 +487,7 @@ def main() -> None:
                 left_out.append(f"{line.name}: no file")
                 continue
             try:
-                found = row(line, path, weights, arguments.processes, Path(scratch), arguments.node)
+                found = row(line, path, weights, arguments.processes, Path(scratch), clients)
             except OnnxrematError as error:
                 show([line.name, *[""] * (len(HEADER) - 2), f"{error} FAILED"])
                 continue

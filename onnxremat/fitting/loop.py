@@ -36,7 +36,7 @@ ALIKE = 0.02
 HOPELESS = 1.5
 """The smallest peak of whole ops is not measured where it is expected to be so many limits."""
 
-LARGER = (1.0 + ALIKE, 1.2, 1.5, 2.0, 3.0)
+LARGER = (1.0 + ALIKE, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0)
 """Where time is limited, too: the parts of the smallest peak that are planned for in turn."""
 
 MOST_OF_SLOWDOWN = 2.0
@@ -95,6 +95,9 @@ class Measured(Protocol):
 
     @property
     def refused(self) -> str: ...
+
+    @property
+    def dearer(self) -> str: ...
 
 
 F = TypeVar("F", bound=Expected)
@@ -230,25 +233,37 @@ def smallest_within(
 
 
 def _smallest_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> Found[M]:
-    """The first that takes no more than the time that is allowed, of the smallest peak and larger
-    ones; if none does, what was made of the last."""
+    """The plan that is measured to take least, of the smallest peak and larger ones, until nothing
+    that was made of one took more time than is allowed."""
     deadline, runtime = rounds.deadline, rounds.runtime
     smallest = rounds.plan(None, SMALLEST_SHARE * deadline.left_seconds)
-    one, starts = smallest, (smallest.plan.schedule,)
+    starts = (smallest.plan.schedule,)
+    best: tuple[_Round, F, M] | None = None
     for factor in LARGER:
         target = int(factor * smallest.plan.peak_bytes)
         one = rounds.plan(target, LATER_SHARE * deadline.left_seconds, starts)
-        extra, last = one.plan.extra_time, factor == LARGER[-1] or one.plan.extra_time <= 0
+        extra = one.plan.extra_time
+        last = factor == LARGER[-1] or extra <= 0 or (best is not None and deadline.spent)
         if extra > MOST_OF_SLOWDOWN * slowdown and not last:
             rounds.ended(one, f"refused: planned {100 * extra:+.1f}% time")
             continue
         forecast = runtime.forecast(one.plan)
         made, _ = rounds.measured(one, forecast)
         assert made is not None, "nothing is above no limit"
-        if last or not made.refused:
-            return rounds.found(one, forecast, made)
-        rounds.ended(one, f"refused: {made.refused}", forecast, made.measured_bytes)
-    raise AssertionError("the last is taken")
+        why, taken = made.dearer or made.refused, made.measured_bytes
+        if best is None or taken < best[2].measured_bytes:
+            if best is not None:
+                other, expected, file = best
+                rounds.ended(
+                    other, "refused: another plan takes less", expected, file.measured_bytes
+                )
+            best = one, forecast, made
+        else:
+            rounds.ended(one, f"refused: {why or 'another plan takes less'}", forecast, taken)
+        if last or not made.dearer:
+            break
+    assert best is not None, "the last is made"
+    return rounds.found(*best)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, helper, numpy_helper
 
-from onnxremat.core.errors import ModelError
 from onnxremat.importer.calls import all_graphs
 from onnxremat.importer.external import all_external_tensors
 from onnxremat.importer.nodes import LAYOUT_DOMAIN
@@ -63,6 +62,10 @@ class Weights(StrEnum):
     """In one file beside it, in the layout and packing of this processor's kernels."""
 
 
+class _NoGuardError(Exception):
+    """A graph has blocks, and no weights in them."""
+
+
 class DataFile:
     """A file of weights in a folder of its own, removed with this object."""
 
@@ -95,12 +98,32 @@ def with_weights_outside(
     model: ModelProto, base_dir: Path | str, recipe: Recipe, weights: Weights
 ) -> ModelPair | None:
     """`model` as a default session executes it, with its weights as `weights` says; None for one
-    without weights of at least 1 KB. `recipe` has threads and free dimensions.
+    without weights of at least 1 KB. `recipe` has threads and free dimensions. Where no check of
+    the width of blocks can be put in, the layout is left to the session that loads the file.
 
     Raises ModelError if the runtime refuses it. O(bytes of the weights).
     """
     packed = weights is Weights.PACKED
     level = OptimizationLevel.ALL if packed else OptimizationLevel.EXTENDED
+    try:
+        return _outside(model, base_dir, recipe, level, packed=packed)
+    except _NoGuardError:
+        return _outside(model, base_dir, recipe, OptimizationLevel.EXTENDED, packed=packed)
+
+
+def _outside(
+    model: ModelProto,
+    base_dir: Path | str,
+    recipe: Recipe,
+    level: OptimizationLevel,
+    *,
+    packed: bool,
+) -> ModelPair | None:
+    """`with_weights_outside`, optimized up to a level.
+
+    Raises _NoGuardError if there is no weight in blocks that a check of their width could be tied
+    to: pools alone are in blocks, for one, where weights are inputs.
+    """
     settings = optimizing(recipe, level)
     source, data = ModelSource(model=model, base_dir=Path(base_dir)), DataFile()
     options = {"packed": packed}
@@ -210,8 +233,7 @@ def _guard(model: ModelProto, graph: GraphProto, width: int) -> None:
 def _smallest_weight(model: ModelProto, graph: GraphProto) -> tuple[onnx.NodeProto, int, list[int]]:
     """A convolution of a graph in blocks, the place of its smallest weight, and its shape.
 
-    Raises ModelError if none has weights there: pools alone are in blocks, for one, where weights
-    come from outside an If.
+    Raises _NoGuardError if none has weights there.
     """
     dims = {t.name: list(t.dims) for one in all_graphs(model.graph) for t in one.initializer}
     read = [
@@ -222,7 +244,7 @@ def _smallest_weight(model: ModelProto, graph: GraphProto) -> tuple[onnx.NodePro
         if name in dims
     ]
     if not read:
-        raise ModelError("its blocks have no weights that a check of their width could be tied to")
+        raise _NoGuardError
     _, number, index = min(read)
     node = graph.node[number]
     return node, index, dims[node.input[index]]

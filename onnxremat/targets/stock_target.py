@@ -94,6 +94,7 @@ class StockTarget(Target):
             feed.inputs,
             threads=threads,
             weights=Weights(feed.options.weights),
+            measure_limit=feed.options.measure_limit,
             progress=progress,
         )
         process = feed.options.mem_of == "process"
@@ -162,7 +163,18 @@ class StockTarget(Target):
         return Made(
             rewritten, result.model, self._figure(memory), forecast.expected_bytes,
             pair=None if chosen is None else chosen.pair, details=result, refused=refused,
+            dearer=self._dearer(result),
         )  # fmt: skip
+
+    def _dearer(self, result: StockResult) -> str:
+        """Why those that take less memory than what was chosen were refused for their time."""
+        before = []
+        for one in result.candidates:
+            if one is result.chosen:
+                break
+            if one.times is not None:
+                before.append(self._why(one))
+        return "; ".join(before)
 
     def _why(self, one: Candidate) -> str:
         """Why a candidate was not taken, with its figure."""

@@ -29,6 +29,7 @@ from onnxremat.ort.measuring.measure import (
     measure_times,
     run_outputs,
 )
+from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS, TIMES_SHARE
 from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
 from onnxremat.ort.outside import ModelPair, Weights, with_weights_outside
 from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
@@ -38,6 +39,9 @@ from onnxremat_rewriters.stock.build import StockModel, is_stock, stock
 LONGEST_TIME_RATIO = 1.10
 """How much longer a variant may take than the original, where nothing else is asked."""
 _CLOSE_TIME_RATIO = 0.05
+_LOOKS = ((7, 0.3), (21, 1.0))
+"""Rounds in which times are compared, and the share of the seconds for that: at first, and where it
+was close."""
 _WORTHWHILE = 0.99
 FIRST_RUN_NOISE_BYTES = 512 * 1024
 """How far the first runs of one file in several processes are apart."""
@@ -69,7 +73,7 @@ _BUILD: Mapping[Variant, Callable[[onnx.ModelProto, int], StockModel]] = {
 }
 _WARM = frozenset({Variant.CHAIN, Variant.WARM_PLAN})
 _CHAINED = _WARM | {Variant.PLAN}
-IN_TILES = (Variant.CHAIN, Variant.PLAN)
+IN_TILES = (Variant.CHAIN, Variant.PLAN, Variant.WARM_PLAN)
 """Those that keep the order of a plan, which tiles need: in another one they are held together."""
 _COMPARED_LEVELS = (OptimizationLevel.NONE, OptimizationLevel.ALL)
 
@@ -162,8 +166,8 @@ class StockTrial:
 
     External data is found in `base_dir`. `weights`: where those of the result lie. `threads` is the
     only session option that may differ from the runtime's own; every memory figure is the median of
-    `repeats` processes. Raises ModelError if the original was made by `stock`, and, where it is
-    measured, if the runtime refuses it.
+    `repeats` processes; `measure_limit` is as in `Options`. Raises ModelError if the original was
+    made by `stock`, and, where it is measured, if the runtime refuses it.
     """
 
     original: onnx.ModelProto
@@ -174,6 +178,7 @@ class StockTrial:
     weights: Weights = Weights.EMBEDDED
     variants: Sequence[Variant] = tuple(Variant)
     repeats: int = 2
+    measure_limit: float = MEASURE_SECONDS
     progress: Callable[[str], None] = lambda stage: None
     _seen: dict[int, _Expected] = field(default_factory=dict, init=False, repr=False)
     """By the id of the reference, which is kept so that no other model can have it."""
@@ -351,9 +356,16 @@ class StockTrial:
     def _times(self, source: ModelSource, max_time_ratio: float) -> TimeComparison:
         """Original, then candidate; a second, longer look decides close cases."""
         sources = [in_memory(self.original, self.base_dir), source]
-        times = measure_times(sources, self.inputs, [self._recipe] * 2, pairs=7)
-        if abs(times.ratios[1] - max_time_ratio) < _CLOSE_TIME_RATIO:
-            times = measure_times(sources, self.inputs, [self._recipe] * 2, pairs=21)
+        for pairs, share in _LOOKS:
+            times = measure_times(
+                sources,
+                self.inputs,
+                [self._recipe] * 2,
+                pairs,
+                seconds=share * TIMES_SHARE * self.measure_limit,
+            )
+            if abs(times.ratios[1] - max_time_ratio) >= _CLOSE_TIME_RATIO:
+                break
         return times
 
     def _more_memory(self, candidate: Candidate, memory: SessionMemory) -> str:

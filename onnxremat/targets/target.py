@@ -77,6 +77,7 @@ class Made:
     is the static plan, where one was made; `pair` is `model` with the file of its weights, where
     they lie outside; `details` are what a target has to tell beside all that, for its part of the
     report. `refused`: why the plan is not in it, where the original stands for it, "" if it is.
+    `dearer`: why a form of the plan that takes less was not taken, if one was refused for time.
     """
 
     rewritten: Rewritten
@@ -87,6 +88,7 @@ class Made:
     pair: ModelPair | None = None
     details: object = None
     refused: str = ""
+    dearer: str = ""
 
     @property
     def measured_bytes(self) -> int:

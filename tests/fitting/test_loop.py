@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from onnxremat.core.attempt import TAKEN
 from onnxremat.core.bounds import PeakBound, peak_bound
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
@@ -40,6 +41,7 @@ class Made:
 
     measured_bytes: int
     refused: str = ""
+    dearer: str = ""
 
 
 def planning(seconds: float, now: Callable[[], float] = time.monotonic) -> Deadline:
@@ -363,13 +365,36 @@ def test_the_smallest_peak_in_a_time_is_a_larger_one(slowdown: float, extra: flo
     def make(forecast: Forecast) -> Made:
         tried.append(forecast.plan.extra_time)
         late = forecast.plan.extra_time > slowdown
-        return Made(9000 if late else forecast.plan.peak_bytes, "too slow" if late else "")
+        why = "too slow" if late else ""
+        return Made(9000 if late else forecast.plan.peak_bytes, why, why)
 
     runtime = replace(unproved(lambda plan: 0), make=make, slowdown=slowdown)
     found = smallest_within(problem, plan, planning(9), runtime)
     assert found.plan.extra_time == pytest.approx(extra)
     assert not found.made.refused
     assert all(one <= 2 * slowdown for one in tried)
+
+
+@pytest.mark.parametrize("larger", [3000, 9000])
+def test_where_a_form_of_a_plan_is_too_slow_a_larger_plan_may_take_less(larger: int) -> None:
+    """What is left of the smallest takes 5000 bytes; one without a second run of op0 `larger`."""
+    problem = Problem(kept_or_made_again(1500), MemoryRules())
+
+    def plan(problem: Problem, limits: Limits) -> Plan:
+        least = problem.budget_bytes is None or problem.budget_bytes < 3000
+        steps = (0, 1, 2, 0, 3) if least else (0, 1, 2, 3)
+        return make_plan(problem, Schedule(steps), "test", peak_bound_bytes=0)
+
+    def make(forecast: Forecast) -> Made:
+        twice = forecast.plan.extra_time > 0
+        return Made(5000, dearer="too slow") if twice else Made(larger)
+
+    runtime = replace(unproved(lambda plan: 0), make=make, slowdown=1.0)
+    found = smallest_within(problem, plan, planning(9), runtime)
+    assert found.made.measured_bytes == min(5000, larger)
+    outcomes = {one.measured_bytes: one.outcome for one in found.attempts}
+    assert outcomes[min(5000, larger)] == TAKEN
+    assert outcomes[max(5000, larger)] == "refused: another plan takes less"
 
 
 def smallest(problem: Problem, measured: int, given: list[int | None]) -> Found[Made]:
