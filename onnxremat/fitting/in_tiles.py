@@ -80,7 +80,8 @@ class Tiles:
 
         def searched_in(order: Schedule) -> tuple[Subject, TileSearch]:
             subject = ordered_subject(whole, order, searches.target.rules)
-            return subject, TileSearch(subject, self._tiling, part)
+            tiling = self._tiling._replace(fused=searches.target.fused(subject))
+            return subject, TileSearch(subject, tiling, part)
 
         orders = list(dict.fromkeys((self._order_of_tiles(whole, order), order)))
         base, search = searched_in(orders.pop(0))

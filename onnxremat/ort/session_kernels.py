@@ -115,6 +115,20 @@ def other_kernels(original: Kernels, candidate: Kernels, *, more: bool = False) 
     return ""
 
 
+def fused_later(planned: Kernels, executed: Kernels) -> frozenset[str]:
+    """The values whose kernels read more where they are `executed` than where they are `planned`:
+    an addition was fused into them."""
+
+    def most(kernels: frozenset[Kernel]) -> int:
+        return max((one.inputs for one in kernels if one.op_type not in MOVES), default=0)
+
+    return frozenset(
+        value
+        for value, kernels in planned.items()
+        if most(executed.get(value, kernels)) > most(kernels)
+    )
+
+
 def _made(graph: onnx.GraphProto) -> Iterator[tuple[str, Kernel]]:
     for node in graph.node:
         name = next((one for one in node.output if one), "")

@@ -18,6 +18,7 @@ from onnxremat.ort.measuring.profile import RunProfile
 from onnxremat.ort.measuring.session_memory import SessionMemory
 from onnxremat.ort.outside import Weights
 from onnxremat.ort.recipe import STOCK, ExecutionOrder, OptimizationLevel
+from onnxremat.ort.session_kernels import fused_later, kernels_of
 from onnxremat.stages import ProgressReport, silent
 from onnxremat.subject import Subject
 from onnxremat.target_table import TARGETS
@@ -109,7 +110,7 @@ class StockTarget(Target):
         profile = expected_profile(subject, rewritten, ExecutionOrder.PRIORITY)
         del rewritten.model.graph.value_info[:]
         if self.trial.weights is not Weights.EMBEDDED:
-            _state_types(rewritten.model.graph, profile)
+            _state_types(rewritten.model.graph, profile, self.fused(subject))
         recipe = replace(self.recipe, optimization=OptimizationLevel.NONE, mem_pattern=False)
 
         def expected(warm_bytes: int) -> Prediction:
@@ -124,6 +125,19 @@ class StockTarget(Target):
         if self.process:
             resident += self._loading(len(rewritten.model.graph.node))
         return Forecast(plan, resident, rewritten, warm_bytes)
+
+    def fused(self, subject: Subject) -> frozenset[str]:
+        """Those that the session of the original adds to another value while it makes them, in
+        blocks, and the planned model makes by themselves, and those other values: what a tile cuts
+        out, or a region puts together, is not in blocks, and then it is not added so."""
+        if self.trial.weights is Weights.EMBEDDED:
+            return frozenset()
+        added = fused_later(kernels_of(subject.released.model), self.trial.kernels)
+        graph = subject.imported.graph
+        readers = {
+            v for t, one in enumerate(graph.tensors) if one.name in added for v in graph.readers[t]
+        }
+        return added | {graph.tensors[t].name for v in readers for t in graph.ops[v].inputs}
 
     def _loading(self, nodes: int) -> int:
         """What loading is expected to take: as the original's, or, with its weights outside, next
@@ -249,11 +263,12 @@ class StockTarget(Target):
         return TargetReport(opened, rows, planned=changed)
 
 
-def _state_types(graph: onnx.GraphProto, profile: RunProfile) -> None:
-    """State the types of what pools read: by those the runtime lays pools out in blocks or not, as
-    in the original, and behind the edges that keep the order it can infer none. Of other values
-    nothing is stated: buffers of known sizes are shared by size, across the order of the plan."""
-    read = {node.input[0] for node in graph.node if node.op_type in _LAID_OUT_BY_SHAPE}
+def _state_types(graph: onnx.GraphProto, profile: RunProfile, fused: frozenset[str]) -> None:
+    """State the types of what pools read, and of what is added up where it is made (`fused`): by
+    those the runtime lays pools out in blocks and fuses additions or not, as in the original, and
+    behind the edges that keep the order it can infer none. Of other values nothing is stated:
+    buffers of known sizes are shared by size, across the order of the plan."""
+    read = {node.input[0] for node in graph.node if node.op_type in _LAID_OUT_BY_SHAPE} | fused
     read -= {value.name for value in graph.output}
     for number, ran in profile.nodes.items():
         for name, kind in zip(graph.node[number].output, ran.outputs, strict=False):

@@ -128,6 +128,11 @@ class Target(ABC):
     def of(cls, subject: Subject, progress: ProgressReport = silent) -> Self:
         """The target of a model, which is measured."""
 
+    def fused(self, subject: Subject) -> frozenset[str]:
+        """Values that are no part of tiles, and stay beside what reads them: the runtime fuses
+        both, where it can, which rounds otherwise than one after the other."""
+        return frozenset()
+
     def refutes(self, bound_bytes: int) -> bool:
         """Whether the model itself takes less, measured, than a bound of its ops says: then the
         rules hold some value that the runtime does not."""

@@ -50,12 +50,15 @@ CHEAPER_SHARE = 0.6
 
 class Tiling(NamedTuple):
     """How tiles are to be, whatever the budget: the rules of memory, what the runtime keeps for
-    each node, the threads that bits must be the same at, and whether they need not."""
+    each node, the threads that bits must be the same at, and whether they need not. `fused`:
+    values that no region has in it or ends at, for the runtime fuses what makes with what reads
+    them."""
 
     rules: MemoryRules
     node_bytes: int
     threads: int
     allow_rounding: bool
+    fused: frozenset[str] = frozenset()
 
 
 def choose_regions(
@@ -94,6 +97,7 @@ class TileSearch:
             self._deadline,
             nodes=len(subject.released.model.graph.node),
             node_bytes=tiling.node_bytes,
+            fused=tiling.fused,
         )
         self._own_peak = max(self._sequence.step_bytes, default=0)
         self._found: list[Choice] = []

@@ -52,7 +52,8 @@ class Choice:
 class Routes:
     """Finds routes through a model of `nodes` nodes; what was looked at is remembered.
 
-    `node_bytes`: what the runtime keeps for each node that is added. Not thread-safe.
+    `node_bytes`: what the runtime keeps for each node that is added; `fused` as for `Segments`.
+    Not thread-safe.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Routes:
         *,
         nodes: int,
         node_bytes: int,
+        fused: frozenset[str] = frozenset(),
     ) -> None:
         self.sequence = sequence
         self.one_pass_ns = sequence.imported.graph.total_cost()
@@ -72,8 +74,9 @@ class Routes:
         self._deadline = deadline
         self._room = most_nodes(nodes) - nodes
         self._node_bytes = node_bytes
-        self._kinds: dict[tuple[int, ...], Segments] = {}
+        self._fused = fused
         self._cuts = _cuts(sequence, self._barriers())
+        self._kinds: dict[tuple[int, ...], Segments] = {}
         self._pruned = False
 
     def cheapest(
@@ -109,14 +112,16 @@ class Routes:
                 self._allow_rounding,
                 self._room,
                 self._deadline,
+                self._fused,
             )
         return self._kinds[dropped]
 
     def _barriers(self) -> set[int]:
-        """Ops that are never cut and change how much is held: segments end before or start behind
-        them, also where that is no low."""
+        """Ops that are never cut and change how much is held, and those that stay beside others:
+        segments end before or start behind them, also where that is no low."""
         sequence, held = self.sequence, self.sequence.cut_bytes
-        return {
+        beside = {v for cut in sequence.around(self._fused) for v in (cut - 1, cut)}
+        return beside | {
             v
             for v, node in enumerate(sequence.imported.op_nodes)
             if held[v] != held[v + 1]

@@ -46,7 +46,8 @@ class Option:
 class Segments:
     """All segments of a sequence, evaluated when asked and remembered.
 
-    `most_nodes` is what one segment may have at most; `deadline` counts the work.
+    `most_nodes` is what one segment may have at most; `deadline` counts the work. No segment has a
+    value of `fused` in it, or begins or ends between what makes it and what reads it.
     `pruned` turns true where something was left out for its cost. Not thread-safe.
     """
 
@@ -55,6 +56,7 @@ class Segments:
     allow_rounding: bool
     most_nodes: int
     deadline: Deadline
+    fused: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self._walks: dict[tuple[int, Grid], TileWalk] = {}
@@ -62,6 +64,7 @@ class Segments:
         self._options: dict[tuple[int, int, Grid], Option | None] = {}
         self._inner: dict[tuple[int, Grid], list[tuple[int, int]]] = {}
         self._worth_carrying = WORTH_CARRYING * self.sequence.imported.graph.total_cost()
+        self._kept = self.sequence.around(self.fused)
         self.failures: dict[int, str] = {}
         self.pruned = False
 
@@ -77,7 +80,7 @@ class Segments:
         """The cheapest option found whose peak is within the budget, if it costs less than
         `below_ns`; in each family the one with the fewest tiles. O(log) options of each family
         are looked at."""
-        if self.floor_bytes(i, j) > budget_bytes:
+        if self.floor_bytes(i, j) > budget_bytes or not self._kept.isdisjoint(range(i, j + 1)):
             return None
         best: Option | None = None
         for family in self.families(j):

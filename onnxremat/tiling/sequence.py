@@ -104,6 +104,16 @@ class Sequence:
             found.append(total)
         return tuple(found)
 
+    def around(self, names: Collection[str]) -> frozenset[int]:
+        """The cuts at which one of these values is made and yet to be read."""
+        graph = self.imported.graph
+        lives = (
+            (made, graph.readers[t][-1])
+            for t, (tensor, made) in enumerate(zip(graph.tensors, graph.producer, strict=True))
+            if made >= 0 and graph.readers[t] and tensor.name in names
+        )
+        return frozenset(c for made, last in lives for c in range(made + 1, last + 1))
+
     @cached_property
     def step_bytes(self) -> tuple[int, ...]:
         """Bytes held while each op runs whole. An op that reads a value behind its gap could not
