@@ -28,7 +28,7 @@ onnxremat.core.schedule.ScheduleError: step 1: 'C' reads 'b' before it is made
 Schedule(steps=(0, 1, 2))
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from onnxremat.core.graph import Graph, TensorKind
@@ -175,18 +175,15 @@ def without_unread(graph: Graph, schedule: Schedule, *, idle_firsts: bool = Fals
     return Schedule(tuple(reversed(kept)))
 
 
-def with_eager_ops(graph: Graph, schedule: Schedule) -> Schedule:
-    """The schedule as a runtime executes it that starts `eager` ops as soon as it can.
+def with_eager_ops(graph: Graph, schedule: Schedule, more: Collection[int] = ()) -> Schedule:
+    """The schedule as a runtime executes it that starts `eager` ops, and `more`, as soon as it can.
 
-    Each eager op moves to right behind the step that makes its last input. It then reads the
+    Each of them moves to right behind the step that makes its last input. It then reads the
     first instance of each, which is freed no later than before; repetitions that only it read go.
     O(steps + reads).
     """
-    missing = {
-        v: {t for t in op.inputs if graph.producer[t] >= 0}
-        for v, op in enumerate(graph.ops)
-        if op.eager
-    }
+    eager = {v for v, op in enumerate(graph.ops) if op.eager}.union(more)
+    missing = {v: {t for t in graph.ops[v].inputs if graph.producer[t] >= 0} for v in eager}
     steps: list[int] = []
 
     def start(tensors: tuple[int, ...]) -> None:
@@ -205,7 +202,7 @@ def with_eager_ops(graph: Graph, schedule: Schedule) -> Schedule:
             steps.append(v)
             start(graph.ops[v].outputs)
     for v in schedule.steps:
-        if graph.ops[v].eager:
+        if v in eager:
             continue
         steps.append(v)
         start(graph.ops[v].outputs)

@@ -80,7 +80,10 @@ class Tiles:
 
         def searched_in(order: Schedule) -> tuple[Subject, TileSearch]:
             subject = ordered_subject(whole, order, searches.target.rules)
-            tiling = self._tiling._replace(fused=searches.target.fused(subject))
+            target = searches.target
+            tiling = self._tiling._replace(
+                fused=target.fused(subject), joined=target.joined(subject)
+            )
             return subject, TileSearch(subject, tiling, part)
 
         orders = list(dict.fromkeys((self._order_of_tiles(whole, order), order)))

@@ -197,12 +197,12 @@ def _guard(model: ModelProto, graph: GraphProto, width: int) -> None:
     constants: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = {
         "picture": picture,
         "flat": np.asarray([-1], np.int64),
-        "expected": picture.reshape(width, 2).T.ravel(),
+        "expected": picture.reshape(width, 2).T.ravel().astype(np.int64),
         "one": np.asarray(1, np.int64),
         "shapes": np.asarray([dims], np.int64),
     }
     name = {key: values.fresh(f"onnxremat_guard_{key}") for key in constants}
-    for key in ("blocks", "order", "same", "count", "all", "row", "shape", "weight"):
+    for key in ("blocks", "flat_blocks", "order", "same", "count", "all", "row", "shape", "weight"):
         name[key] = values.fresh(f"onnxremat_guard_{key}")
 
     def step(op: str, inputs: str, made: str, **attributes: int) -> onnx.NodeProto:
@@ -214,7 +214,8 @@ def _guard(model: ModelProto, graph: GraphProto, width: int) -> None:
     blocks.domain = LAYOUT_DOMAIN
     before = [
         blocks,
-        step("Reshape", "blocks flat", "order"),
+        step("Reshape", "blocks flat", "flat_blocks"),
+        step("Cast", "flat_blocks", "order", to=onnx.TensorProto.INT64),
         step("Equal", "order expected", "same"),
         step("Cast", "same", "count", to=onnx.TensorProto.INT64),
         step("ReduceMin", "count", "all", keepdims=0),

@@ -129,6 +129,15 @@ def fused_later(planned: Kernels, executed: Kernels) -> frozenset[str]:
     )
 
 
+def averaged_in_blocks(executed: Kernels) -> frozenset[str]:
+    """The values that are sums over blocks: of what lies otherwise they are added up otherwise."""
+    return frozenset(
+        value
+        for value, kernels in executed.items()
+        if any(one.domain == LAYOUT_DOMAIN and "AveragePool" in one.op_type for one in kernels)
+    )
+
+
 def _made(graph: onnx.GraphProto) -> Iterator[tuple[str, Kernel]]:
     for node in graph.node:
         name = next((one for one in node.output if one), "")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 import onnx
 
 from onnxremat.core.problem import Plan
+from onnxremat.core.schedule import Schedule, with_eager_ops
 from onnxremat.core.units import format_bytes
 from onnxremat.importer.skeleton import value_info
 from onnxremat.ort.child.process import ModelSource
@@ -18,7 +19,7 @@ from onnxremat.ort.measuring.profile import RunProfile
 from onnxremat.ort.measuring.session_memory import SessionMemory
 from onnxremat.ort.outside import Weights
 from onnxremat.ort.recipe import STOCK, ExecutionOrder, OptimizationLevel
-from onnxremat.ort.session_kernels import fused_later, kernels_of
+from onnxremat.ort.session_kernels import averaged_in_blocks, fused_later, kernels_of
 from onnxremat.stages import ProgressReport, silent
 from onnxremat.subject import Subject
 from onnxremat.target_table import TARGETS
@@ -106,6 +107,7 @@ class StockTarget(Target):
         """By the emulation of the arena, for the two variants that hide all shapes: no size is
         provable there, so that every value has a buffer of its own; there is no memory pattern."""
         self.progress("predicting the plan")
+        plan = replace(plan, schedule=self._averaged_at_once(subject, plan.schedule))
         rewritten = write_plan(subject.imported, plan, ExecutionOrder.PRIORITY)
         profile = expected_profile(subject, rewritten, ExecutionOrder.PRIORITY)
         del rewritten.model.graph.value_info[:]
@@ -138,6 +140,22 @@ class StockTarget(Target):
             v for t, one in enumerate(graph.tensors) if one.name in added for v in graph.readers[t]
         }
         return added | {graph.tensors[t].name for v in readers for t in graph.ops[v].inputs}
+
+    def joined(self, subject: Subject) -> frozenset[str]:
+        """Averages of what lies in blocks: what a region puts together does not."""
+        if self.trial.weights is Weights.EMBEDDED:
+            return frozenset()
+        return averaged_in_blocks(self.trial.kernels)
+
+    def _averaged_at_once(self, subject: Subject, schedule: Schedule) -> Schedule:
+        """With averages of what lies in blocks right behind what makes that: what an edge of the
+        chain stands before, as it may otherwise, lies in blocks no more."""
+        names, graph = self.joined(subject), subject.imported.graph
+        averages = [
+            v for v, op in enumerate(graph.ops)
+            if any(graph.tensors[t].name in names for t in op.outputs)
+        ]  # fmt: skip
+        return with_eager_ops(graph, schedule, averages) if averages else schedule
 
     def _loading(self, nodes: int) -> int:
         """What loading is expected to take: as the original's, or, with its weights outside, next

@@ -133,6 +133,10 @@ class Target(ABC):
         both, where it can, which rounds otherwise than one after the other."""
         return frozenset()
 
+    def joined(self, subject: Subject) -> frozenset[str]:
+        """Values whose makers stay in tiles with, or whole beside, what makes their inputs."""
+        return frozenset()
+
     def refutes(self, bound_bytes: int) -> bool:
         """Whether the model itself takes less, measured, than a bound of its ops says: then the
         rules hold some value that the runtime does not."""

@@ -52,13 +52,14 @@ class Tiling(NamedTuple):
     """How tiles are to be, whatever the budget: the rules of memory, what the runtime keeps for
     each node, the threads that bits must be the same at, and whether they need not. `fused`:
     values that no region has in it or ends at, for the runtime fuses what makes with what reads
-    them."""
+    them. `joined`: values that a region has in it only with what makes their inputs."""
 
     rules: MemoryRules
     node_bytes: int
     threads: int
     allow_rounding: bool
     fused: frozenset[str] = frozenset()
+    joined: frozenset[str] = frozenset()
 
 
 def choose_regions(
@@ -98,6 +99,7 @@ class TileSearch:
             nodes=len(subject.released.model.graph.node),
             node_bytes=tiling.node_bytes,
             fused=tiling.fused,
+            joined=tiling.joined,
         )
         self._own_peak = max(self._sequence.step_bytes, default=0)
         self._found: list[Choice] = []

@@ -52,7 +52,8 @@ class Choice:
 class Routes:
     """Finds routes through a model of `nodes` nodes; what was looked at is remembered.
 
-    `node_bytes`: what the runtime keeps for each node that is added; `fused` as for `Segments`.
+    `node_bytes`: what the runtime keeps for each node that is added; `fused` and `joined` as for
+    `Segments`.
     Not thread-safe.
     """
 
@@ -66,6 +67,7 @@ class Routes:
         nodes: int,
         node_bytes: int,
         fused: frozenset[str] = frozenset(),
+        joined: frozenset[str] = frozenset(),
     ) -> None:
         self.sequence = sequence
         self.one_pass_ns = sequence.imported.graph.total_cost()
@@ -74,7 +76,7 @@ class Routes:
         self._deadline = deadline
         self._room = most_nodes(nodes) - nodes
         self._node_bytes = node_bytes
-        self._fused = fused
+        self._fused, self._joined = fused, joined
         self._cuts = _cuts(sequence, self._barriers())
         self._kinds: dict[tuple[int, ...], Segments] = {}
         self._pruned = False
@@ -113,6 +115,7 @@ class Routes:
                 self._room,
                 self._deadline,
                 self._fused,
+                self._joined,
             )
         return self._kinds[dropped]
 
@@ -120,7 +123,8 @@ class Routes:
         """Ops that are never cut and change how much is held, and those that stay beside others:
         segments end before or start behind them, also where that is no low."""
         sequence, held = self.sequence, self.sequence.cut_bytes
-        beside = {v for cut in sequence.around(self._fused) for v in (cut - 1, cut)}
+        cuts = sequence.around(self._fused) | sequence.into(self._joined)
+        beside = {v for cut in cuts for v in (cut - 1, cut)}
         return beside | {
             v
             for v, node in enumerate(sequence.imported.op_nodes)

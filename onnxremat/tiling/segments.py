@@ -47,7 +47,8 @@ class Segments:
     """All segments of a sequence, evaluated when asked and remembered.
 
     `most_nodes` is what one segment may have at most; `deadline` counts the work. No segment has a
-    value of `fused` in it, or begins or ends between what makes it and what reads it.
+    value of `fused` in it, or begins or ends between what makes it and what reads it, or between
+    what makes a value of `joined` and its inputs.
     `pruned` turns true where something was left out for its cost. Not thread-safe.
     """
 
@@ -57,6 +58,7 @@ class Segments:
     most_nodes: int
     deadline: Deadline
     fused: frozenset[str] = frozenset()
+    joined: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self._walks: dict[tuple[int, Grid], TileWalk] = {}
@@ -65,6 +67,7 @@ class Segments:
         self._inner: dict[tuple[int, Grid], list[tuple[int, int]]] = {}
         self._worth_carrying = WORTH_CARRYING * self.sequence.imported.graph.total_cost()
         self._kept = self.sequence.around(self.fused)
+        self._whole = self.sequence.into(self.joined)
         self.failures: dict[int, str] = {}
         self.pruned = False
 
@@ -80,7 +83,7 @@ class Segments:
         """The cheapest option found whose peak is within the budget, if it costs less than
         `below_ns`; in each family the one with the fewest tiles. O(log) options of each family
         are looked at."""
-        if self.floor_bytes(i, j) > budget_bytes or not self._kept.isdisjoint(range(i, j + 1)):
+        if self.floor_bytes(i, j) > budget_bytes or self._parts(i, j):
             return None
         best: Option | None = None
         for family in self.families(j):
@@ -90,6 +93,11 @@ class Segments:
             if found is not None:
                 best, below_ns = found, found.extra_ns
         return best
+
+    def _parts(self, i: int, j: int) -> bool:
+        """Whether the segment takes apart what the runtime has together."""
+        apart = not self._kept.isdisjoint(range(i, j + 1))
+        return apart or i in self._whole or j in self._whole
 
     def _may_pay(self, best: Option | None) -> bool:
         """Whether tiles that carry may be cheaper: they save a part of what others add."""

@@ -114,6 +114,18 @@ class Sequence:
         )
         return frozenset(c for made, last in lives for c in range(made + 1, last + 1))
 
+    def into(self, names: Collection[str]) -> frozenset[int]:
+        """The cuts between what makes one of these values and what makes its inputs."""
+        graph = self.imported.graph
+        makers = (
+            (graph.producer[t], v)
+            for v, op in enumerate(graph.ops)
+            if any(graph.tensors[o].name in names for o in op.outputs)
+            for t in op.inputs
+            if graph.producer[t] >= 0
+        )
+        return frozenset(c for made, v in makers for c in range(made + 1, v + 1))
+
     @cached_property
     def step_bytes(self) -> tuple[int, ...]:
         """Bytes held while each op runs whole. An op that reads a value behind its gap could not
