@@ -18,10 +18,12 @@ from onnxremat.commands.rewrite import rewrite
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.core.units import parse_limit
 from onnxremat.options import ModelOptions, Options
+from onnxremat.ort.blocked_layout import layout_width
 from onnxremat.ort.measuring.measure import TimeComparison
 from onnxremat.ort.record import read_record
 from onnxremat.subject import Subject
 from onnxremat.targets.recipe_target import RecipeTarget
+from onnxremat.targets.stock_target import StockTarget
 from onnxremat.targets.stock_trial import StockTrial
 from onnxremat.targets.target import Made
 from onnxremat.tiling.routes import TOLERANCE
@@ -197,6 +199,34 @@ def test_tiles_are_for_sessions_with_nothing_set_too(tmp_path: Path) -> None:
     assert "for 1 thread" in rewrite_text(result)
     kept = rewrite(path, "60%", options)
     assert kept.limit_bytes is not None and kept.rewritten.peak_bytes <= kept.limit_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(layout_width() is None, reason="this processor has no blocked layout")
+def test_tiles_leave_alone_what_is_added_up_and_averaged_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large pictures in front, and behind them a residual addition, which a default session fuses
+    into a convolution, and an average. Taken apart, they round otherwise."""
+    net = Net()
+    x = net.add("Relu", net.conv(net.input("x", 1, 3, 192, 192), 3, 48, 3))
+    x = net.add("Relu", net.conv(x, 48, 48, 3))
+    x = net.conv(net.add("Relu", net.conv(x, 48, 32, 3, 4)), 32, 32, 3)
+    y = net.conv(net.add("Relu", net.conv(x, 32, 32, 3)), 32, 32, 3)
+    path, output = tmp_path / "m.onnx", tmp_path / "made.onnx"
+    onnx.save(net.model(net.add("GlobalAveragePool", net.add("Add", x, y))), path)
+    options = Options(
+        session="stock", weights="packed", mem_of="process", max_slowdown=1.0, threads=1,
+        time_limit=4,
+    )  # fmt: skip
+    result = rewrite(path, "min", options, output=output)
+    assert result.tiling is not None and result.tiling.regions
+    assert result.verification is not None and result.verification.identical
+    for rule in ("fused", "joined"):
+        monkeypatch.setattr(StockTarget, rule, lambda *_: frozenset())
+    apart = rewrite(path, "min", options)
+    reasons = [one.outcome for one in apart.attempts]
+    assert any("outputs differ" in one or "other bits" in one for one in reasons), reasons
 
 
 def test_what_takes_longer_than_allowed_is_refused_with_both_figures(

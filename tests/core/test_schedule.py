@@ -93,6 +93,7 @@ def test_eager_ops_run_as_soon_as_their_inputs_exist() -> None:
     graph = Graph(tensors, ops, (), (1, 3))
     assert with_eager_ops(graph, given_order(graph)) == Schedule((0, 2, 3, 1))
     assert with_eager_ops(graph, Schedule((1, 0, 2, 3))) == Schedule((1, 0, 2, 3))
+    assert with_eager_ops(graph, given_order(graph), more=[1]) == Schedule((1, 0, 2, 3))
 
 
 def test_a_repetition_that_only_an_eager_op_read_goes() -> None:

@@ -12,7 +12,14 @@ from onnxremat.ort.blocked_layout import layout_width
 from onnxremat.ort.measuring.measure import in_memory
 from onnxremat.ort.outside import Weights
 from onnxremat.ort.recipe import STOCK, OptimizationLevel
-from onnxremat.ort.session_kernels import Kernel, kernels_of, other_kernels, session_kernels
+from onnxremat.ort.session_kernels import (
+    Kernel,
+    averaged_in_blocks,
+    fused_later,
+    kernels_of,
+    other_kernels,
+    session_kernels,
+)
 from onnxremat.targets.stock_trial import StockTrial, Variant
 
 ONE = STOCK.with_threads(1)
@@ -66,6 +73,27 @@ def test_other_kernels_are_named_and_moves_are_none() -> None:
     own = kernels_of(model_of([node("Exp", "x", "mine")]))
     assert other_kernels(original, own) == "mine is made by Exp(1)"
     assert other_kernels(original, own, more=True) == ""
+
+
+def test_what_is_added_up_on_the_way_and_averaged_in_blocks() -> None:
+    planned = kernels_of(
+        model_of([
+            node("Conv", "x w b", "a"), node("Conv", "x w b", "c"), node("Add", "a c", "s"),
+            node("GlobalAveragePool", "s", "g"), node("Slice", "s t", "p"),
+        ])
+    )  # fmt: skip
+    executed = kernels_of(
+        model_of([
+            node("Conv", "x w b", "t", "a_nchwc", BLOCKED),
+            node("Conv", "x w b t", "s", "c_nchwc", BLOCKED),
+            node("GlobalAveragePool", "s", "u", "g_nchwc", BLOCKED),
+            node("MaxPool", "s", "v", "m_nchwc", BLOCKED), node("Slice", "s t e", "p"),
+        ])
+    )  # fmt: skip
+    assert fused_later(planned, executed) == {"c"}
+    assert fused_later(planned, planned) == frozenset()
+    assert averaged_in_blocks(executed) == {"g"}
+    assert averaged_in_blocks(planned) == frozenset()
 
 
 def classes(path: Path | None = None) -> onnx.ModelProto:

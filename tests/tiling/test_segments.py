@@ -1,5 +1,7 @@
 """Estimates from one tile against all tiles as the rewriter plans them."""
 
+from dataclasses import replace
+
 import pytest
 
 from onnxremat.core.deadline import Deadline
@@ -53,6 +55,27 @@ def test_an_option_that_costs_too_much_is_not_followed() -> None:
     found = segments("espcn")
     assert found.option(0, 7, Grid(((2, 48),)), below_ns=1) is None
     assert found.option(0, 7, Grid(((2, 48),))) is not None
+
+
+def test_what_the_runtime_has_together_is_not_taken_apart() -> None:
+    """espcn: three convolutions, each with its bias and activation, one after the other."""
+    found = segments("espcn")
+    graph = found.sequence.imported.graph
+    within = (10**9, float("inf"), False)
+    assert found.within(0, 4, *within) is not None
+    (t,) = graph.ops[3].outputs
+    (reader,) = graph.readers[t]
+    name = graph.tensors[t].name
+    assert found.sequence.around({name}) == set(range(4, reader + 1))
+    kept = replace(found, fused=frozenset({name}))
+    assert kept.within(0, 3, *within) is not None
+    assert kept.within(0, 4, *within) is None, "ends behind what makes it"
+    assert kept.within(0, 5, *within) is None, "has it in it"
+    whole = graph.tensors[graph.ops[reader].outputs[0]].name
+    assert found.sequence.into({whole}) == set(range(4, reader + 1))
+    joined = replace(found, joined=frozenset({whole}))
+    assert joined.within(0, 4, *within) is None, "ends between both"
+    assert joined.within(0, reader + 1, *within) is not None, "has both"
 
 
 def test_families_grow() -> None:
