@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxremat.core.errors import ModelError, UsageError, VerificationError
-from onnxremat.importer import load
+from onnxremat.importer import LoadedModel, load
+from onnxremat.importer.external import all_external_tensors, external_location
 from onnxremat.options import ModelOptions
 from onnxremat.ort.blocked_layout import layout_width
 from onnxremat.ort.library import RUNTIME_VERSION
@@ -27,15 +28,17 @@ class Check:
     """What a file was made for, and what is here.
 
     `record` is the file's. `layout_width`: how many channels a block has here, None if this
-    runtime lays out none. `data_bytes`: of the files of weights beside it. `refused`: what ONNX
-    Runtime says of the file, "" if it opens and runs it. `packed_alike`: whether kernels pack
-    weights here as in the file; None if it has none packed, or does not run here.
+    runtime lays out none. `data_bytes`: of the files of weights beside it. `problem`: why the file
+    is not for this machine: it has blocks of another width, or ONNX Runtime refuses it; "" if it
+    opens and runs. `packed_alike`: whether kernels pack weights here as in the file, which is no
+    problem where they do not, for the runtime packs its own then; None if it has none packed, or
+    does not run here.
     """
 
     record: PlanRecord
     layout_width: int | None
     data_bytes: int
-    refused: str = ""
+    problem: str = ""
     packed_alike: bool | None = None
     runtime_version: str = RUNTIME_VERSION
 
@@ -43,25 +46,6 @@ class Check:
     def optimized(self) -> OptimizedFor | None:
         """What ties the file to a kind of processor, if anything does."""
         return self.record.optimized
-
-    @property
-    def other_blocks(self) -> bool:
-        """Whether the file has blocks that this processor's kernels would read wrongly."""
-        made = None if self.optimized is None else self.optimized.layout_width
-        return made is not None and made != self.layout_width
-
-    @property
-    def problem(self) -> str:
-        """Why the file is not for this machine, or "". Weights that are packed otherwise are no
-        problem: the runtime packs its own."""
-        if self.other_blocks:
-            here = "has none" if self.layout_width is None else f"has {self.layout_width}"
-            assert self.optimized is not None
-            return (
-                f"it is for processors with blocks of {self.optimized.layout_width} channels, and "
-                f"this one {here}"
-            )
-        return self.refused
 
 
 def check(path: str | os.PathLike[str], *, progress: ProgressReport = silent) -> Check:
@@ -76,25 +60,42 @@ def check(path: str | os.PathLike[str], *, progress: ProgressReport = silent) ->
     record = file_record(loaded.model, file)
     if record is None:
         raise UsageError(f"{file} holds no onnxremat plan: it was not made by onnxremat")
-    nbytes = sum((loaded.base_dir / name).stat().st_size for name in loaded.data_files)
-    found = Check(record, layout_width(), nbytes)
-    if found.other_blocks:
-        return found
+    found = Check(record, layout_width(), _data_bytes(loaded))
+    made = None if found.optimized is None else found.optimized.layout_width
+    if made is not None and made != found.layout_width:
+        here = "has none" if found.layout_width is None else f"has {found.layout_width}"
+        other = f"it is for processors with blocks of {made} channels, and this one {here}"
+        return replace(found, problem=other)
     options = ModelOptions(dims=planned_dims(loaded, record), threads=record.threads)
     progress("running the model")
     try:
         feed = feed_for(loaded, options)
         run_outputs(feed.source(), feed.inputs, record.recipe)
     except ModelError as error:
-        return replace(found, refused=str(error))
+        return replace(found, problem=str(error))
     if record.optimized is None or not record.optimized.packed:
         return found
     progress("packing the weights as this processor does")
-    here = packed_here(loaded.model, loaded.base_dir, record.recipe)
-    return replace(found, packed_alike=here <= packings(loaded.model))
+    packed = packed_here(loaded.model, loaded.base_dir, record.recipe)
+    return replace(found, packed_alike=packed <= packings(loaded.model))
 
 
 def require_fit(path: str | os.PathLike[str], found: Check) -> None:
     """Raise VerificationError if a file is not for this machine."""
     if found.problem:
         raise VerificationError(f"{path} is not for this machine: {found.problem}")
+
+
+def _data_bytes(loaded: LoadedModel) -> int:
+    """Bytes of the files of weights beside a model. Raises ModelError if one is too short."""
+    sizes = {name: (loaded.base_dir / name).stat().st_size for name in loaded.data_files}
+    for tensor in all_external_tensors(loaded.model):
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        name = external_location(tensor)
+        end = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+        if end > sizes[name]:
+            raise ModelError(
+                f"{loaded.base_dir / name} is damaged: it has {sizes[name]} bytes, and a weight "
+                f"that ends at {end}"
+            )
+    return sum(sizes.values())

@@ -305,7 +305,8 @@ def _plan_and_verify(
 
 def _sized(planned: Planned, info: TargetInfo) -> bool:
     """Whether what is written holds for the planned sizes only, as what is optimized does."""
-    return info.sized or planned.subject.sized or planned.made.pair is not None
+    made = planned.made.sized
+    return (info.sized or planned.subject.sized) if made is None else made
 
 
 def _with_record(

@@ -8,6 +8,7 @@ import onnx
 from onnxremat.core.problem import Plan
 from onnxremat.core.schedule import Schedule, with_eager_ops
 from onnxremat.core.units import format_bytes
+from onnxremat.importer import declare_sizes
 from onnxremat.importer.skeleton import value_info
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.emulation.predict import BOOKKEEPING_NODE_BYTES, Prediction, predict
@@ -167,13 +168,20 @@ class StockTarget(Target):
 
     def make(self, subject: Subject, forecast: Forecast, wanted: Wanted = ANYTHING) -> Made:
         """A plan that takes longer on purpose is not held against the variants, unless it was said
-        how much longer it may take."""
+        how much longer it may take.
+
+        A plan for one size declares it before anything is compared: what the runtime fuses depends
+        on it. The original leaves open what it did.
+        """
         rewritten, limit_bytes = forecast.rewritten, wanted.limit_bytes
         assert rewritten is not None
+        model, sized = rewritten.model, subject.sized or self.trial.weights is not Weights.EMBEDDED
+        if sized:
+            model = declare_sizes(model, subject.feed.binding, subject.types)
         slowdown = subject.feed.options.max_slowdown
         ratio = LONGEST_TIME_RATIO * (1 + wanted.extra_time) if slowdown is None else 1 + slowdown
         result = self.trial.rewrite(
-            rewritten.model,
+            model,
             Asked(ratio, lambda memory: self._keeps(memory, limit_bytes), bool(subject.replaced)),
             warm_bytes=forecast.warm_bytes,
             reference=None if subject.exact else subject.released.model,
@@ -189,13 +197,14 @@ class StockTarget(Target):
                 refused = "; ".join({one.reason: self._why(one) for one in tried}.values())
             if limit_bytes is not None and not kept:
                 memory = closest.memory
-        if chosen is None or chosen.variant is Variant.ORIGINAL:
+        as_it_came = chosen is None or chosen.variant is Variant.ORIGINAL
+        if as_it_came:
             nodes = result.model.graph.node
             rewritten = Rewritten(result.model, tuple(range(len(nodes))), 0)
         return Made(
             rewritten, result.model, self._figure(memory), forecast.expected_bytes,
             pair=None if chosen is None else chosen.pair, details=result, refused=refused,
-            dearer=self._dearer(result),
+            dearer=self._dearer(result), sized=sized and not as_it_came,
         )  # fmt: skip
 
     def _dearer(self, result: StockResult) -> str:
@@ -295,16 +304,20 @@ def _state_types(graph: onnx.GraphProto, profile: RunProfile, fused: frozenset[s
 
 
 def _enough_row(result: "RewriteResult") -> tuple[tuple[str, str], ...]:
-    """Where session options alone keep the limit: nobody has to rewrite a model for that."""
+    """Where session options alone keep the limit, or take less than the file: nobody has to rewrite
+    a model for that."""
     figures = () if result.verification is None else result.verification.figures
-    if not figures or result.limit_bytes is None:
+    if not figures:
         return ()
     _, options, _ = figures
     process = result.figure == TARGETS["stock"].figures["process"]
     taken = options.process_bytes if process else options.runs_bytes
-    if taken > result.limit_bytes:
-        return ()
-    return (("enough", f"the {options.opened} takes {format_bytes(taken)}: that keeps the limit"),)
+    said = f"the {options.opened} takes {format_bytes(taken)}"
+    if result.limit_bytes is not None and taken <= result.limit_bytes:
+        return (("enough", f"{said}: that keeps the limit"),)
+    if result.limit_bytes is None and taken < result.rewritten.peak_bytes:
+        return (("less", f"{said}, with that option alone"),)
+    return ()
 
 
 def _weights_row(stock: StockResult) -> tuple[tuple[str, str], ...]:

@@ -77,6 +77,7 @@ class Made:
     is the static plan, where one was made; `pair` is `model` with the file of its weights, where
     they lie outside; `details` are what a target has to tell beside all that, for its part of the
     report. `refused`: why the plan is not in it, where the original stands for it, "" if it is.
+    `sized`: whether `model` holds for the planned sizes only, None where the subject says so.
     `dearer`: why a form of the plan that takes less was not taken, if one was refused for time.
     """
 
@@ -89,6 +90,7 @@ class Made:
     details: object = None
     refused: str = ""
     dearer: str = ""
+    sized: bool | None = None
 
     @property
     def measured_bytes(self) -> int:

@@ -85,6 +85,13 @@ def test_what_the_runtime_refuses_is_no_fit(packed: Path) -> None:
         require_fit(packed, found)
 
 
+def test_weights_that_are_cut_short_are_damaged(packed: Path) -> None:
+    with packed.with_name(packed.name + SUFFIX).open("r+b") as file:
+        file.truncate(4000)
+    with pytest.raises(ModelError, match=r"packed\.onnx\.data is damaged: it has 4000 bytes"):
+        check(packed)
+
+
 def test_weights_that_are_missing_are_named(packed: Path) -> None:
     packed.with_name(packed.name + SUFFIX).unlink()
     with pytest.raises(ModelError, match=r"packed\.onnx\.data"):

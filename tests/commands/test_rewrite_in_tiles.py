@@ -330,3 +330,36 @@ def test_where_tiles_change_bits_whole_ops_are_planned(
     assert output.exists()
     assert any("outputs differ" in one.outcome for one in result.attempts)
     assert [one.outcome for one in result.attempts].count("taken") == 1
+
+
+@pytest.mark.slow
+def test_a_file_for_one_size_has_the_bits_of_the_original_that_leaves_it_open(
+    tmp_path: Path,
+) -> None:
+    """With declared sizes the runtime fuses a residual addition into a convolution, and with open
+    ones it does not: what is compared has to be what is written."""
+    net = Net()
+    x = net.add("Relu", net.conv(net.input("x", 2, 3, 64, 96), 3, 16, 3, 2))
+    for _ in range(3):
+        y = net.add("Relu", net.conv(x, 16, 64, 1))
+        y = net.add("Relu", net.conv(y, 64, 64, 3, 1, 64))
+        share = net.conv(net.add("GlobalAveragePool", y), 64, 64, 1)
+        y = net.add("Mul", y, net.add("Sigmoid", share))
+        x = net.add("Add", x, net.conv(y, 64, 16, 1))
+    model = net.model(net.conv(x, 16, 128, 1))
+    for axis, name in ((0, "N"), (2, "H")):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    del model.graph.value_info[:]
+    path, output = tmp_path / "m.onnx", tmp_path / "made.onnx"
+    onnx.save(model, path)
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(5).standard_normal((2, 3, 64, 96), "f"))
+    for weights in ("external", "packed"):
+        options = Options(
+            session="stock", weights=weights, threads=1, time_limit=1, dims={"N": 2, "H": 64}
+        )
+        result = rewrite(path, "min", options, output=output)
+        before, after = (opened_with_nothing_set(p, tmp_path / "x.npz", 1) for p in (path, output))
+        assert before == after, rewrite_text(result)
+        declared = onnx.load(output).graph.input[0].type.tensor_type.shape.dim[0]
+        assert result.any_size is bool(declared.dim_param)
