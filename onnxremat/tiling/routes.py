@@ -52,9 +52,8 @@ class Choice:
 class Routes:
     """Finds routes through a model of `nodes` nodes; what was looked at is remembered.
 
-    `node_bytes`: what the runtime keeps for each node that is added; `fused` and `joined` as for
-    `Segments`.
-    Not thread-safe.
+    `node_bytes`: what the runtime keeps for each node that is added; `fused` and `joined` as in
+    `Tiling`. Not thread-safe.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Routes:
         self._deadline = deadline
         self._room = most_nodes(nodes) - nodes
         self._node_bytes = node_bytes
-        self._fused, self._joined = fused, joined
+        self._apart, self._inner = sequence.around(fused), sequence.into(joined)
         self._cuts = _cuts(sequence, self._barriers())
         self._kinds: dict[tuple[int, ...], Segments] = {}
         self._pruned = False
@@ -114,8 +113,8 @@ class Routes:
                 self._allow_rounding,
                 self._room,
                 self._deadline,
-                self._fused,
-                self._joined,
+                self._apart,
+                self._inner,
             )
         return self._kinds[dropped]
 
@@ -123,8 +122,7 @@ class Routes:
         """Ops that are never cut and change how much is held, and those that stay beside others:
         segments end before or start behind them, also where that is no low."""
         sequence, held = self.sequence, self.sequence.cut_bytes
-        cuts = sequence.around(self._fused) | sequence.into(self._joined)
-        beside = {v for cut in cuts for v in (cut - 1, cut)}
+        beside = {v for cut in self._apart | self._inner for v in (cut - 1, cut)}
         return beside | {
             v
             for v, node in enumerate(sequence.imported.op_nodes)

@@ -46,9 +46,8 @@ class Option:
 class Segments:
     """All segments of a sequence, evaluated when asked and remembered.
 
-    `most_nodes` is what one segment may have at most; `deadline` counts the work. No segment has a
-    value of `fused` in it, or begins or ends between what makes it and what reads it, or between
-    what makes a value of `joined` and its inputs.
+    `most_nodes` is what one segment may have at most; `deadline` counts the work. No segment
+    reaches a cut of `apart`, or begins or ends at one of `inner`.
     `pruned` turns true where something was left out for its cost. Not thread-safe.
     """
 
@@ -57,8 +56,8 @@ class Segments:
     allow_rounding: bool
     most_nodes: int
     deadline: Deadline
-    fused: frozenset[str] = frozenset()
-    joined: frozenset[str] = frozenset()
+    apart: frozenset[int] = frozenset()
+    inner: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         self._walks: dict[tuple[int, Grid], TileWalk] = {}
@@ -66,8 +65,6 @@ class Segments:
         self._options: dict[tuple[int, int, Grid], Option | None] = {}
         self._inner: dict[tuple[int, Grid], list[tuple[int, int]]] = {}
         self._worth_carrying = WORTH_CARRYING * self.sequence.imported.graph.total_cost()
-        self._kept = self.sequence.around(self.fused)
-        self._whole = self.sequence.into(self.joined)
         self.failures: dict[int, str] = {}
         self.pruned = False
 
@@ -96,8 +93,7 @@ class Segments:
 
     def _parts(self, i: int, j: int) -> bool:
         """Whether the segment takes apart what the runtime has together."""
-        apart = not self._kept.isdisjoint(range(i, j + 1))
-        return apart or i in self._whole or j in self._whole
+        return i in self.inner or j in self.inner or any(i <= cut <= j for cut in self.apart)
 
     def _may_pay(self, best: Option | None) -> bool:
         """Whether tiles that carry may be cheaper: they save a part of what others add."""

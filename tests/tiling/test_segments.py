@@ -67,13 +67,13 @@ def test_what_the_runtime_has_together_is_not_taken_apart() -> None:
     (reader,) = graph.readers[t]
     name = graph.tensors[t].name
     assert found.sequence.around({name}) == set(range(4, reader + 1))
-    kept = replace(found, fused=frozenset({name}))
+    kept = replace(found, apart=found.sequence.around({name}))
     assert kept.within(0, 3, *within) is not None
     assert kept.within(0, 4, *within) is None, "ends behind what makes it"
     assert kept.within(0, 5, *within) is None, "has it in it"
     whole = graph.tensors[graph.ops[reader].outputs[0]].name
     assert found.sequence.into({whole}) == set(range(4, reader + 1))
-    joined = replace(found, joined=frozenset({whole}))
+    joined = replace(found, inner=found.sequence.into({whole}))
     assert joined.within(0, 4, *within) is None, "ends between both"
     assert joined.within(0, reader + 1, *within) is not None, "has both"
 
