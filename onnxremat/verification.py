@@ -34,7 +34,7 @@ from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS, PEAK_SHARE, TI
 from onnxremat.ort.measuring.profile import inner_nodes, seen_run
 from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
 from onnxremat.ort.recipe import STOCK, ExecutionOrder, OptimizationLevel, Recipe
-from onnxremat.ort.record import PlanRecord, file_record
+from onnxremat.ort.record import PlanRecord, made_record
 from onnxremat.stages import ProgressReport, silent, stage
 from onnxremat.subject import Feed, feed_for, optimized_feed
 from onnxremat_rewriters.stock import read_stock
@@ -199,9 +199,7 @@ def verify_files(
     options = options or ModelOptions()
     progress("reading the models")
     old, new = load(original), load(rewritten)
-    record = file_record(new.model, rewritten)
-    if record is None:
-        raise UsageError(f"{rewritten} holds no onnxremat plan: it was not made by onnxremat")
+    record = made_record(new.model, rewritten)
     other_model = ""
     if record.original_sha256 != old.sha256:
         other_model = f"{rewritten} was made from another model than {original}"

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from onnxremat.core.errors import ModelError, UsageError, VerificationError
+from onnxremat.core.errors import ModelError, VerificationError
 from onnxremat.importer import LoadedModel, load
 from onnxremat.importer.external import all_external_tensors, external_location
 from onnxremat.options import ModelOptions
@@ -17,7 +17,7 @@ from onnxremat.ort.blocked_layout import layout_width
 from onnxremat.ort.library import RUNTIME_VERSION
 from onnxremat.ort.measuring.measure import run_outputs
 from onnxremat.ort.outside import packed_here, packings
-from onnxremat.ort.record import OptimizedFor, PlanRecord, file_record
+from onnxremat.ort.record import OptimizedFor, PlanRecord, made_record
 from onnxremat.stages import ProgressReport, silent
 from onnxremat.subject import feed_for
 from onnxremat.verification import planned_dims
@@ -57,9 +57,7 @@ def check(path: str | os.PathLike[str], *, progress: ProgressReport = silent) ->
     file = Path(path)
     progress("reading the model")
     loaded = load(file)
-    record = file_record(loaded.model, file)
-    if record is None:
-        raise UsageError(f"{file} holds no onnxremat plan: it was not made by onnxremat")
+    record = made_record(loaded.model, file)
     found = Check(record, layout_width(), _data_bytes(loaded))
     made = None if found.optimized is None else found.optimized.layout_width
     if made is not None and made != found.layout_width:

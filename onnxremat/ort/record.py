@@ -203,6 +203,14 @@ def read_record(model: onnx.ModelProto) -> PlanRecord | None:
     return None
 
 
+def made_record(model: onnx.ModelProto, path: Path) -> PlanRecord:
+    """`file_record` of a file that has to have one. Raises UsageError if it has none."""
+    record = file_record(model, path)
+    if record is None:
+        raise UsageError(f"{path} holds no onnxremat plan: it was not made by onnxremat")
+    return record
+
+
 def file_record(model: onnx.ModelProto, path: Path) -> PlanRecord | None:
     """`read_record` for the model of a file. Raises ModelError, naming the file, for a damaged
     record."""

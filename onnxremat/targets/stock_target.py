@@ -1,6 +1,7 @@
 """ONNX Runtime with default session options: nothing is asked of whoever opens the file."""
 
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Self
 
 import onnx
@@ -209,13 +210,8 @@ class StockTarget(Target):
 
     def _dearer(self, result: StockResult) -> str:
         """Why those that take less memory than what was chosen were refused for their time."""
-        before = []
-        for one in result.candidates:
-            if one is result.chosen:
-                break
-            if one.times is not None:
-                before.append(self._why(one))
-        return "; ".join(before)
+        before = takewhile(lambda one: one is not result.chosen, result.candidates)
+        return "; ".join(self._why(one) for one in before if one.times is not None)
 
     def _why(self, one: Candidate) -> str:
         """Why a candidate was not taken, with its figure."""
