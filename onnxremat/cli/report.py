@@ -18,6 +18,7 @@ from onnxremat.commands.fitness import Check
 from onnxremat.commands.rewrite import RewriteResult
 from onnxremat.core.text import printable
 from onnxremat.core.units import format_bytes, format_seconds
+from onnxremat.importer import open_inputs
 from onnxremat.ort.measuring.compare import Rounding
 from onnxremat.ort.measuring.executed_steps import OrderCheck
 from onnxremat.ort.measuring.figures import SessionFigures
@@ -165,7 +166,8 @@ def _sizes(result: RewriteResult) -> str:
     planned = _shapes(result.sizes)
     if result.any_size:
         return f"{planned}: others run, too, but the limit holds for these"
-    return f"{planned}: declared in the file, which any runtime refuses to run at others"
+    how = "checked when it runs" if open_inputs(result.model) else "declared in the file"
+    return f"{planned}: {how}, which any runtime refuses to run at others"
 
 
 def _planned_time(result: RewriteResult) -> str:

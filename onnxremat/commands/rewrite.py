@@ -322,7 +322,7 @@ def _with_record(
     if planned.tiling is not None:
         recipe = recipe.with_threads(planned.tiling.threads)
     model, sized = made.model, _sized(planned, options.target)
-    if sized:
+    if sized and not made.checks_sizes:
         model = declare_sizes(model, feed.binding, subject.types)
     record = PlanRecord.of(
         recipe,

@@ -7,7 +7,7 @@ Nothing here changes a model, runs one, or reads weights.
 
 from onnxremat.importer.binding import Binding, bind_dimensions, dimension_names
 from onnxremat.importer.dataflow import ImportedModel, import_model
-from onnxremat.importer.declare import declare_sizes, open_inputs
+from onnxremat.importer.declare import declare_sizes, declared_as, open_inputs, sizes_left_open
 from onnxremat.importer.load import LoadedModel, from_proto, given_inputs, load
 from onnxremat.importer.purity import is_recomputable
 from onnxremat.importer.shapes import infer_types
@@ -25,6 +25,7 @@ __all__ = [
     "View",
     "bind_dimensions",
     "declare_sizes",
+    "declared_as",
     "dimension_names",
     "from_proto",
     "given_inputs",
@@ -34,5 +35,6 @@ __all__ = [
     "is_view",
     "load",
     "open_inputs",
+    "sizes_left_open",
     "sorted_nodes",
 ]

@@ -30,6 +30,18 @@ def declare_sizes(
     return copy
 
 
+def declared_as(model: ModelProto, other: ModelProto) -> ModelProto:
+    """A copy of `model` whose inputs and outputs declare what those of the same name of `other`
+    do."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    kinds = {value.name: value.type for value in (*other.graph.input, *other.graph.output)}
+    for value in (*copy.graph.input, *copy.graph.output):
+        if value.name in kinds:
+            value.type.CopyFrom(kinds[value.name])
+    return copy
+
+
 def open_inputs(model: ModelProto) -> dict[str, tuple[int | None, ...]]:
     """The declared shapes of the inputs that leave sizes open, those as None. An input that does
     not declare a shape is left out."""
@@ -40,6 +52,19 @@ def open_inputs(model: ModelProto) -> dict[str, tuple[int | None, ...]]:
         if None in sizes:
             shapes[value.name] = sizes
     return shapes
+
+
+def sizes_left_open(
+    model: ModelProto, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Those of `shapes` of inputs of which `model` does not declare all sizes, or not how many."""
+    declared = {value.name: value.type.tensor_type for value in given_inputs(model.graph)}
+    fixed = {
+        name
+        for name, kind in declared.items()
+        if kind.HasField("shape") and all(map(_is_fixed, kind.shape.dim))
+    }
+    return {name: shape for name, shape in shapes.items() if name not in fixed}
 
 
 def _is_fixed(dim: TensorShapeProto.Dimension) -> bool:

@@ -9,7 +9,7 @@ import onnx
 from onnxremat.core.problem import Plan
 from onnxremat.core.schedule import Schedule, with_eager_ops
 from onnxremat.core.units import format_bytes
-from onnxremat.importer import declare_sizes
+from onnxremat.importer import declared_as, sizes_left_open
 from onnxremat.importer.skeleton import value_info
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.emulation.predict import BOOKKEEPING_NODE_BYTES, Prediction, predict
@@ -171,14 +171,15 @@ class StockTarget(Target):
         """A plan that takes longer on purpose is not held against the variants, unless it was said
         how much longer it may take.
 
-        A plan for one size declares it before anything is compared: what the runtime fuses depends
-        on it. The original leaves open what it did.
+        A plan for one size leaves open what the original does, for what the runtime fuses depends
+        on it, and fails at other sizes.
         """
         rewritten, limit_bytes = forecast.rewritten, wanted.limit_bytes
         assert rewritten is not None
-        model, sized = rewritten.model, subject.sized or self.trial.weights is not Weights.EMBEDDED
-        if sized:
-            model = declare_sizes(model, subject.feed.binding, subject.types)
+        model = declared_as(rewritten.model, self.trial.original)
+        sized = subject.sized or self.trial.weights is not Weights.EMBEDDED
+        shapes = subject.feed.binding.input_shapes
+        checked = sizes_left_open(self.trial.original, shapes) if sized else {}
         slowdown = subject.feed.options.max_slowdown
         ratio = LONGEST_TIME_RATIO * (1 + wanted.extra_time) if slowdown is None else 1 + slowdown
         result = self.trial.rewrite(
@@ -187,6 +188,7 @@ class StockTarget(Target):
             warm_bytes=forecast.warm_bytes,
             reference=None if subject.exact else subject.released.model,
             tiled=wanted.tiled,
+            sizes=checked,
         )
         chosen, memory, refused = result.chosen, result.memory, ""
         if chosen is None and result.closest is not None:
@@ -205,7 +207,7 @@ class StockTarget(Target):
         return Made(
             rewritten, result.model, self._figure(memory), forecast.expected_bytes,
             pair=None if chosen is None else chosen.pair, details=result, refused=refused,
-            dearer=self._dearer(result), sized=sized and not as_it_came,
+            dearer=self._dearer(result), sized=sized and not as_it_came, checks_sizes=True,
         )  # fmt: skip
 
     def _dearer(self, result: StockResult) -> str:

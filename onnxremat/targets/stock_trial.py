@@ -11,9 +11,10 @@ optimizes it now, and what it made is what is measured, compared and timed.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import onnx
 
@@ -35,6 +36,7 @@ from onnxremat.ort.outside import ModelPair, Weights, with_weights_outside
 from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
 from onnxremat.ort.session_kernels import Kernels, other_kernels, session_kernels
 from onnxremat_rewriters.stock.build import StockModel, is_stock, stock
+from onnxremat_rewriters.stock.sizes import Sizes
 
 LONGEST_TIME_RATIO = 1.10
 """How much longer a variant may take than the original, where nothing else is asked."""
@@ -64,12 +66,12 @@ class Variant(StrEnum):
     """Hide and chain, and a warm block: the arena gets one region for all of the run."""
 
 
-_BUILD: Mapping[Variant, Callable[[onnx.ModelProto, int], StockModel]] = {
-    Variant.WRAP: lambda model, _: stock(model, hide=False, chain=False),
-    Variant.CAPTURE: lambda model, _: stock(model, hide=False, chain=False, local_weights=False),
-    Variant.CHAIN: lambda model, warm: stock(model, hide=False, warm_bytes=warm),
-    Variant.PLAN: lambda model, _: stock(model),
-    Variant.WARM_PLAN: lambda model, warm: stock(model, warm_bytes=warm),
+_PARTS: Mapping[Variant, Mapping[str, Any]] = {
+    Variant.WRAP: {"hide": False, "chain": False},
+    Variant.CAPTURE: {"hide": False, "chain": False, "local_weights": False},
+    Variant.CHAIN: {"hide": False},
+    Variant.PLAN: {},
+    Variant.WARM_PLAN: {},
 }
 _WARM = frozenset({Variant.CHAIN, Variant.WARM_PLAN})
 _CHAINED = _WARM | {Variant.PLAN}
@@ -211,6 +213,7 @@ class StockTrial:
         warm_bytes: int | None = None,
         reference: onnx.ModelProto | None = None,
         tiled: bool = False,
+        sizes: Sizes = MappingProxyType({}),
     ) -> StockResult:
         """The variant of `model`, whose nodes are in plan order, that takes least memory.
 
@@ -223,28 +226,29 @@ class StockTrial:
 
         `warm_bytes` is the size of the warm block, by default the most that the model holds at
         once. `reference`: the model whose bits count, if that is not the original. `tiled`: whether
-        it has parts in tiles (`IN_TILES`). A variant that cannot be built says so in its reason;
+        it has parts in tiles (`IN_TILES`). `sizes`: shapes of inputs, where it is for these alone,
+        and does not declare them. A variant that cannot be built says so in its reason;
         where none will do with its weights outside, they are inside.
         """
         compared = self.original if reference is None else reference
         variants = [v for v in self.variants if not tiled or v in IN_TILES]
         warm = [] if warm_bytes is None else [warm_bytes]
-        result = self._best(model, variants, asked, warm, compared, self.weights)
+        build = partial(self._build, model, warm=warm, sizes=sizes)
+        result = self._best(build, variants, asked, compared, self.weights)
         if self.weights is Weights.EMBEDDED or tiled or result.chosen is not None:
             return result
         inside = "" if result.closest is None else result.closest.reason
         if inside == ABOVE:
             return result
         reasons = [one.reason for one in result.candidates if one.reason]
-        embedded = self._best(model, variants, asked, warm, compared, Weights.EMBEDDED)
+        embedded = self._best(build, variants, asked, compared, Weights.EMBEDDED)
         return replace(embedded, inside=inside or ", ".join(dict.fromkeys(reasons)))
 
     def _best(
         self,
-        model: onnx.ModelProto,
+        build: Callable[[Variant, Weights], Candidate],
         variants: Sequence[Variant],
         asked: Asked,
-        warm: list[int],
         reference: onnx.ModelProto,
         weights: Weights,
     ) -> StockResult:
@@ -254,7 +258,7 @@ class StockTrial:
             if variant is Variant.ORIGINAL and weights is Weights.EMBEDDED:
                 continue
             self.progress(f"measuring the variant '{variant}'")
-            built.append(self._build(model, variant, warm, weights))
+            built.append(build(variant, weights))
         built.sort(key=lambda one: (not _kept(one, asked), _total(one)))
         candidates: list[Candidate] = []
         chosen = None
@@ -277,7 +281,13 @@ class StockTrial:
         return measure_session(source, self.inputs, self._recipe, repeats=self.repeats)
 
     def _build(
-        self, model: onnx.ModelProto, variant: Variant, warm: list[int], weights: Weights
+        self,
+        model: onnx.ModelProto,
+        variant: Variant,
+        weights: Weights,
+        *,
+        warm: list[int],
+        sizes: Sizes,
     ) -> Candidate:
         """A variant and its memory, or the reason why there is none. `warm`: bytes, once known."""
         made = None
@@ -285,7 +295,8 @@ class StockTrial:
             if variant in _WARM and not warm:
                 warm.append(self._warm_bytes(model))
             if variant is not Variant.ORIGINAL:
-                made = _BUILD[variant](model, warm[0] if warm else 0)
+                warmed = warm[0] if variant in _WARM else 0
+                made = stock(model, warm_bytes=warmed, sizes=sizes, **_PARTS[variant])
             built = self.original if made is None else made.model
             pair = None
             if weights is not Weights.EMBEDDED:

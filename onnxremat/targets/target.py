@@ -78,7 +78,9 @@ class Made:
     they lie outside; `details` are what a target has to tell beside all that, for its part of the
     report. `refused`: why the plan is not in it, where the original stands for it, "" if it is.
     `sized`: whether `model` holds for the planned sizes only, None where the subject says so.
-    `dearer`: why a form of the plan that takes less was not taken, if one was refused for time.
+    `checks_sizes`: whether `model` itself fails at other sizes, so that its inputs need not declare
+    them. `dearer`: why a form of the plan that takes less was not taken, if one was refused for
+    time.
     """
 
     rewritten: Rewritten
@@ -91,6 +93,7 @@ class Made:
     refused: str = ""
     dearer: str = ""
     sized: bool | None = None
+    checks_sizes: bool = False
 
     @property
     def measured_bytes(self) -> int:

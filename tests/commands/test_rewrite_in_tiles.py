@@ -19,6 +19,7 @@ from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
 from onnxremat.core.units import parse_limit
 from onnxremat.options import ModelOptions, Options
 from onnxremat.ort.blocked_layout import layout_width
+from onnxremat.ort.library import RUNTIME_ERRORS
 from onnxremat.ort.measuring.measure import TimeComparison
 from onnxremat.ort.record import read_record
 from onnxremat.subject import Subject
@@ -361,5 +362,10 @@ def test_a_file_for_one_size_has_the_bits_of_the_original_that_leaves_it_open(
         result = rewrite(path, "min", options, output=output)
         before, after = (opened_with_nothing_set(p, tmp_path / "x.npz", 1) for p in (path, output))
         assert before == after, rewrite_text(result)
-        declared = onnx.load(output).graph.input[0].type.tensor_type.shape.dim[0]
-        assert result.any_size is bool(declared.dim_param)
+        assert onnx.load(output).graph.input[0] == model.graph.input[0]
+        session = ort.InferenceSession(str(output), providers=["CPUExecutionProvider"])
+        other = {"x": np.zeros((2, 3, 32, 96), "f")}
+        if not result.any_size:
+            with pytest.raises(RUNTIME_ERRORS, match="this file is for x of 2x3x64x96"):
+                session.run(None, other)
+            assert "checked when it runs" in rewrite_text(result)

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxremat.core.errors import ModelError
 from onnxremat.importer.execution_order import default_order
 from onnxremat.importer.nodes import captured
+from onnxremat.ort.library import RUNTIME_ERRORS
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.executed_steps import check_order
 from onnxremat.ort.measuring.measure import in_memory, run_outputs
@@ -443,3 +444,38 @@ def test_a_branch_states_inner_shapes_unless_they_are_hidden(hide: bool) -> None
     model.graph.value_info.append(value("a"))
     stated = planned_graph(stock(model, hide=hide).model).value_info
     assert [v.name for v in stated] == ([] if hide else ["a"])
+
+
+SHAPES: dict[str, Any] = {
+    "open": ({"x": ("n", 3)}, {"x": (4, 3)}, [{"x": (5, 3)}, {"x": (0, 3)}]),
+    "unranked": ({"x": None}, {"x": (4, 3)}, [{"x": (4, 3, 1)}, {"x": (12,)}, {"x": ()}, {"x": (3, 4)}]),
+    "a scalar": ({"x": None}, {"x": ()}, [{"x": (1,)}, {"x": (1, 1)}]),
+    "ranks apart": ({"x": None, "z": None}, {"x": (2,), "z": (2, 2)}, [{"x": (2, 2), "z": (2,)}, {"x": (2,), "z": (4,)}]),
+    "empty": ({"x": (2, "past")}, {"x": (2, 0)}, [{"x": (2, 1)}]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("opset", [9, 12, 13, 18, 23])
+@pytest.mark.parametrize("case", SHAPES)
+def test_a_file_for_one_size_fails_at_others(case: str, opset: int) -> None:
+    declared, planned, others = SHAPES[case]
+    inputs = [value(name, shape) for name, shape in declared.items()]
+    nodes = [node("Tanh", [name], f"y_{name}") for name in declared]
+    outputs = [value(f"y_{name}", shape) for name, shape in declared.items()]
+    made = stock(model_of(nodes, outputs, inputs=inputs, opset=opset), sizes=planned).model
+    if None not in declared.values():
+        onnx.checker.check_model(made, full_check=True)
+    assert list(made.graph.input) == inputs
+    session = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    for _ in range(2):
+        feed = {name: np.ones(shape, "f") for name, shape in planned.items()}
+        for name, got in zip(declared, session.run(None, feed), strict=True):
+            assert np.array_equal(got, np.tanh(feed[name]))
+        for other in others:
+            with pytest.raises(RUNTIME_ERRORS, match="onnxremat: this file is for x of"):
+                session.run(None, {name: np.ones(shape, "f") for name, shape in other.items()})
+
+
+def test_only_a_model_in_a_branch_can_fail_at_other_sizes() -> None:
+    with pytest.raises(ValueError, match="branch"):
+        stock(training_like(), wrap=False, sizes={"x": (4, 6)})

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -14,6 +15,7 @@ from onnxremat_rewriters.stock.body import Body, BodyPlan, Edges, write_body
 from onnxremat_rewriters.stock.facts import find_constants
 from onnxremat_rewriters.stock.forms import Forms
 from onnxremat_rewriters.stock.opset import standard_opset, with_sequences
+from onnxremat_rewriters.stock.sizes import Sizes
 from onnxremat_rewriters.stock.wrap import wrapped
 
 STOCK_KEY = "onnxremat.stock"
@@ -49,20 +51,25 @@ def stock(
     edges: Edges = Edges.ALL,
     warm_bytes: int = 0,
     local_weights: bool | None = None,
+    sizes: Sizes = MappingProxyType({}),
 ) -> StockModel:
     """`model`, whose nodes are in plan order, made to keep its plan under default options.
 
     The parts are those of the package's description; `edges` says which edges `chain` writes.
     `local_weights` keeps weights of convolutions where layout optimisations find them (see
     `weights`); by default where shapes are not hidden, for without shapes there are none.
-    Declared inputs, outputs, initializers and metadata stay; inner value_info goes, unless the
-    branch of `wrap` can have it, and `hide` does not hide it: behind an edge no shape is inferred,
-    and what the runtime optimizes by shape it does where they are stated. Values are
-    the same bit for bit as far as the runtime executes the nodes as they are.
+    `sizes` are shapes of inputs outside of which the model has to fail, though it declares less
+    (module `sizes`; only with `wrap`). Declared inputs, outputs, initializers and metadata stay;
+    inner value_info goes, unless the branch of `wrap` can have it, and `hide` does not hide it:
+    behind an edge no shape is inferred, and what the runtime optimizes by shape it does where they
+    are stated. Values are the same bit for bit as far as the runtime executes the nodes as they
+    are.
 
     Raises ModelError if the model was made by `stock` already, is of an operator set that cannot
     be raised to one with sequences, or has an output whose type no branch can make.
     """
+    if sizes and not wrap:
+        raise ValueError("only a model in a branch can be made to fail at other sizes")
     if is_stock(model):
         raise ModelError("the model was already rewritten for stock options")
     result = with_sequences(model)
@@ -83,8 +90,9 @@ def stock(
         local = not hide if local_weights is None else local_weights
         weights = constants.names if local else frozenset[str]()
         graph = wrapped(
-            result, nodes, sequence, forms, plan.types, local_weights=weights, stated=not hide
-        )
+            result, nodes, sequence, forms, plan.types,
+            local_weights=weights, stated=not hide, sizes=sizes,
+        )  # fmt: skip
         result.graph.CopyFrom(graph)
     else:
         del result.graph.node[:], result.graph.value_info[:]

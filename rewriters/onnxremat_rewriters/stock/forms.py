@@ -43,12 +43,15 @@ class Forms:
         """A value name that nobody has."""
         return self._values.fresh(PREFIX + wanted)
 
+    def label(self, wanted: str) -> str:
+        """A node name that nobody has."""
+        return self._labels.fresh(wanted)
+
     def node(
         self, op_type: str, inputs: list[str], output: str, **attributes: Any
     ) -> onnx.NodeProto:
         """A node with one output, named after it."""
-        label = self._labels.fresh(output)
-        return helper.make_node(op_type, inputs, [output], label, **attributes)
+        return helper.make_node(op_type, inputs, [output], self.label(output), **attributes)
 
     def sequence(self) -> onnx.NodeProto:
         """A sequence without elements."""

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxremat.core.errors import ModelError
 from onnxremat_rewriters.naming import rename_reads
 from onnxremat_rewriters.stock.forms import Forms
+from onnxremat_rewriters.stock.sizes import Sizes, sizes_checked
 from onnxremat_rewriters.stock.weights import big_constants, localized
 
 
@@ -28,12 +29,14 @@ def wrapped(
     *,
     local_weights: Collection[str],
     stated: bool,
+    sizes: Sizes,
 ) -> onnx.GraphProto:
     """The graph of `model` with `nodes` (copies; changed here) in a branch.
 
     Outputs that are inputs or initializers stay outside. `types` has those of the other outputs
     at least. `local_weights` are stored constants that the branch gets in a form of its own.
-    `stated`: whether the branch states what the model states of inner values.
+    `stated`: whether the branch states what the model states of inner values. `sizes`: the shapes
+    of inputs at others of which running is an error.
     Raises ModelError if an output is of a type that no branch can make.
     """
     made = {name for node in nodes for name in node.output if name}
@@ -65,20 +68,27 @@ def wrapped(
     )
     del branch.output[:]
     branch.output.extend(outputs)
+    condition = [sequence, forms.node("SequenceLength", [sequence.output[0]], length)]
+    if sizes:
+        condition += sizes_checked(sizes, _ranked(model.graph), forms)
+        both = [length, condition[-1].output[0]]
+        length = forms.fresh("checked_length")
+        condition.append(forms.node("Add", both, length))
+    nothing = numpy_helper.from_array(np.array(0, np.int64))
+    condition += [
+        forms.node("Constant", [], zero, value=nothing),
+        forms.node("Equal", [length, zero], empty),
+    ]
     graph = onnx.GraphProto()
     graph.CopyFrom(model.graph)
     del graph.node[:], graph.value_info[:]
-    graph.node.extend(outer)
-    graph.node.extend(
-        [
-            sequence,
-            forms.node("SequenceLength", [sequence.output[0]], length),
-            forms.node("Constant", [], zero, value=numpy_helper.from_array(np.array(0, np.int64))),
-            forms.node("Equal", [length, zero], empty),
-            branch,
-        ]
-    )
+    graph.node.extend([*outer, *condition, branch])
     return graph
+
+
+def _ranked(graph: onnx.GraphProto) -> frozenset[str]:
+    """Inputs that declare how many dimensions they have."""
+    return frozenset(v.name for v in graph.input if v.type.tensor_type.HasField("shape"))
 
 
 def _stored(
