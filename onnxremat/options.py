@@ -69,6 +69,11 @@ class ModelFields:
         return False
 
     @property
+    def fuses_when_loaded(self) -> bool:
+        """Whether the file is opened by sessions that fuse its nodes."""
+        return False
+
+    @property
     def exact_threads(self) -> int:
         """The number of threads that tiles are exact for: the one asked for, or this machine's."""
         return self.threads or usable_processors()
@@ -163,6 +168,11 @@ class Options(ModelFields):
     def optimizes_first(self) -> bool:
         """Where weights lie outside, the runtime has optimized the file before."""
         return self.weights != Weights.EMBEDDED
+
+    @property
+    def fuses_when_loaded(self) -> bool:
+        """Default sessions do."""
+        return self.target.name == "stock"
 
     @property
     def figure(self) -> str:

@@ -6,6 +6,7 @@
 """
 
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,6 +30,7 @@ from onnxremat.importer import (
     open_inputs,
 )
 from onnxremat.importer.execution_order import EAGER_OPS
+from onnxremat.importer.nodes import reads
 from onnxremat.importer.value_sizes import sizes_from_values
 from onnxremat.options import ModelFields
 from onnxremat.ort.child.process import ModelSource
@@ -41,8 +43,9 @@ from onnxremat.ort.measuring.inputs import load_inputs, make_inputs
 from onnxremat.ort.measuring.measure import in_memory, run_outputs
 from onnxremat.ort.measuring.profile import RunProfile, profile_run
 from onnxremat.ort.optimize import Optimized, optimize_offline
-from onnxremat.ort.recipe import RECIPE, ExecutionOrder, OptimizationLevel, Recipe
+from onnxremat.ort.recipe import RECIPE, STOCK, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.ort.record import read_record
+from onnxremat.ort.session_kernels import session_kernels
 from onnxremat.ort.settle import kept_single, settled
 from onnxremat.planners import (
     compile_kernels,
@@ -175,14 +178,17 @@ def optimized_feed(feed: Feed, level: OptimizationLevel) -> Feed:
     Raises ModelError if the runtime refuses it, VerificationError if the optimized file does not
     give the bits that the original gives at that level.
     """
-    loaded = feed.loaded
-    made = optimize_offline(loaded.model, loaded.base_dir, level, feed.recipe)
+    loaded, recipe = feed.loaded, feed.recipe
+    if feed.options.fuses_when_loaded:
+        # The sizes that a model leaves open are not known where it is opened with nothing set.
+        recipe = recipe.with_dimensions({})
+    made = optimize_offline(loaded.model, loaded.base_dir, level, recipe)
     model = declare_sizes(made.model, feed.binding, {})
     done = replace(
         feed, loaded=replace(loaded, model=model), optimized=made, unoptimized=feed.as_it_came
     )
     if feed.options.verify:
-        recipe = replace(feed.recipe, optimization=level)
+        recipe = replace(recipe, optimization=level)
         expected = run_outputs(feed.source(), feed.inputs, recipe)
         different = different_names(expected, run_outputs(done.source(), done.inputs, done.recipe))
         if different:
@@ -228,7 +234,7 @@ def prepare(
             progress("planning the model as it is written", str(error))
     listener = stage(progress, "running the model to learn sizes, workspace and times")
     try:
-        released = settled_release(feed, release(feed.loaded.model))
+        released = settled_release(feed, _released(feed))
         subject = studied(feed, released, listener)
     except ModelError as error:
         if options.inputs is None and _WHILE_RUNNING in str(error):
@@ -295,10 +301,34 @@ def settled_release(feed: Feed, released: Released) -> Released:
     )
 
 
+def _released(feed: Feed) -> Released:
+    """The model of a feed with what is unread dropped, and fused no further for that.
+
+    A session fuses an op with the only one that reads it. Where it had more readers, which nothing
+    depends on, it would do so once they are gone: what it made of the model before, and makes no
+    more, keeps a reader.
+    """
+    model = feed.loaded.model
+    made = release(model)
+    if not feed.options.fuses_when_loaded or not made.dropped_nodes:
+        return made
+    recipe = STOCK.with_threads(feed.options.threads)
+    before, after = (
+        session_kernels(source, recipe, OptimizationLevel.ALL)
+        for source in (feed.source(), in_memory(made.model, feed.loaded.base_dir))
+    )
+    read, left = (
+        Counter(name for node in nodes for name in reads(node))
+        for nodes in (model.graph.node, made.model.graph.node)
+    )
+    apart = [name for name in before.keys() - after.keys() if left[name] == 1 < read[name]]
+    return release(model, apart) if apart else made
+
+
 def unsettled(subject: Subject) -> Subject:
     """The subject with the nodes of its file, whatever the runtime makes of them."""
     feed = replace(subject.feed, settles=False)
-    again = studied(feed, release(feed.loaded.model))
+    again = studied(feed, _released(feed))
     return replace(again, sized=subject.sized)
 
 

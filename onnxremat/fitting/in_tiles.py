@@ -123,22 +123,22 @@ class Tiles:
             found = found.with_tried(tiling, one)
             if one.planned is not None:
                 break
-        if budget is None or found.last.planned is None or found.tiling is None:
+        if asked is None or found.last.planned is None or found.tiling is None:
             return found
         return self._cheaper(base, search, part, found, planning)
 
     def _cheaper(
         self, base: Subject, search: TileSearch, part: Deadline, found: TriedTiles, planning: float
     ) -> TriedTiles:
-        """The same and the tiles of the smallest peak, if those were not tried, may keep the limit
-        too, and are predicted to take less time than what was found."""
+        """The same and the plan of the smallest peak in tiles, if that may keep the limit too, and
+        is predicted to take less time than what was found (perhaps in the same tiles: there, what
+        was planned for the limit may compute more again, only to be predicted below it)."""
         searches, taken = self.searches, found.last.planned
         assert taken is not None
         least = _chosen(search, None, part)
         near = int(NEAR_LIMIT * (searches.budget or 0))
         if (
             not least.regions
-            or (found.tiling is not None and least.regions == found.tiling.regions)
             or least.extra_time >= taken.extra_time
             or least.peak_bytes > near
         ):

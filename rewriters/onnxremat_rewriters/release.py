@@ -11,6 +11,7 @@ duplicating nodes makes more. Three repairs, all exact and free:
    once: the value is freed there and 8 bytes are held instead.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import onnx
@@ -41,10 +42,12 @@ class Released:
         return bool(self.dropped_nodes or self.dropped_outputs or self.size_readers)
 
 
-def release(model: onnx.ModelProto) -> Released:
+def release(model: onnx.ModelProto, apart: Collection[str] = ()) -> Released:
     """A copy of `model` in which ONNX Runtime can free every value. O(nodes + reads).
 
-    The order of the nodes is kept; it must be topological. Subgraph bodies are left as they are.
+    Values in `apart` get a `Size` reader although they are read: one with a single reader may be
+    fused with it, which changes bits. The order of the nodes is kept; it must be topological.
+    Subgraph bodies are left as they are.
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -62,7 +65,7 @@ def release(model: onnx.ModelProto) -> Released:
         dropped_outputs += _drop_optional_outputs(node, read, versions.get(node.domain, 1))
         nodes.append(node)
         origin.append(index)
-        for name in _unread(node, read):
+        for name in (*_unread(node, read), *(n for n in node.output if n in apart)):
             wanted = f"{name}__release"
             size = helper.make_node("Size", [name], [values.fresh(wanted)], labels.fresh(wanted))
             nodes.append(size)
