@@ -55,6 +55,21 @@ def test_unread_mandatory_outputs_get_a_size_reader() -> None:
     assert again.model == result.model
 
 
+def test_a_value_kept_apart_from_its_only_reader_has_a_size_reader_too() -> None:
+    model = model_of(
+        [
+            helper.make_node("Relu", ["x"], ["a"], "a"),
+            helper.make_node("Neg", ["a"], ["gone"], "gone"),
+            helper.make_node("Abs", ["a"], ["y"], "y"),
+        ],
+        [value("y")],
+    )
+    result = release(model, ["a", "gone"])
+    assert [node.op_type for node in result.model.graph.node] == ["Relu", "Size", "Abs"]
+    assert (result.size_readers, result.origin) == (1, (0, None, 2))
+    assert not release(result.model).changed
+
+
 def test_a_value_that_a_branch_captures_is_read() -> None:
     def branch(name: str) -> onnx.GraphProto:
         inner = helper.make_node("Neg", ["a"], [name])

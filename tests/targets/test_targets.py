@@ -22,7 +22,9 @@ from onnxremat.importer.nodes import LAYOUT_DOMAIN
 from onnxremat.options import ModelOptions, Options
 from onnxremat.ort import session as session_module
 from onnxremat.ort.measuring.compare import Rounding, rounding
+from onnxremat.ort.recipe import STOCK, OptimizationLevel
 from onnxremat.ort.record import OptimizedFor, PlanRecord, attach_record, read_record
+from onnxremat.ort.session_kernels import other_kernels, session_kernels
 from onnxremat.subject import Subject, prepare
 from onnxremat.targets.stock_target import StockTarget
 from onnxremat.targets.stock_trial import StockResult
@@ -304,3 +306,38 @@ def test_the_default_order_keeps_nothing_that_recomputes() -> None:
         Options(order="default", recompute=False, planner="local_search")
     with pytest.raises(UsageError, match="--order"):
         Options(order="random")
+
+
+def test_what_had_other_readers_is_not_fused_once_they_are_dropped(tmp_path: Path) -> None:
+    """A product that is scaled is one kernel where only the scale reads it, and rounds otherwise."""
+    rng = np.random.default_rng(3)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"], "product"),
+        helper.make_node("Mul", ["product", "gradient"], ["unread"], "unread"),
+        helper.make_node("Mul", ["product", "scale"], ["scaled"], "scaled"),
+        helper.make_node("Softmax", ["scaled"], ["y"], "softmax"),
+    ]
+    weights = {"w": rng.standard_normal((300, 64), "f"), "scale": np.float32(0.3)}
+    stored = [numpy_helper.from_array(np.asarray(a), name) for name, a in weights.items()]
+    shapes = {"x": (64, 300), "gradient": (64, 64), "y": (64, 64)}
+    x, gradient, y = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()
+    )
+    graph = helper.make_graph(nodes, "g", [x, gradient], [y], stored)
+    opset = helper.make_opsetid("", 17)
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    for weights_in in ("embedded", "packed"):
+        subject = prepare(path, Options(session="stock", weights=weights_in, threads=1))
+        kinds = [node.op_type for node in subject.released.model.graph.node]
+        assert kinds == ["MatMul", "Size", "Mul", "Softmax"]
+        sources = (subject.feed.source(), subject.released_source())
+        before, after = (session_kernels(s, STOCK, OptimizationLevel.ALL) for s in sources)
+        assert "product" in before
+        assert not other_kernels(before, after)
+    plain = prepare(path, Options(threads=1))
+    assert [node.op_type for node in plain.released.model.graph.node] == [
+        "MatMul",
+        "Mul",
+        "Softmax",
+    ]
