@@ -137,11 +137,7 @@ class Tiles:
         assert taken is not None
         least = _chosen(search, None, part)
         near = int(NEAR_LIMIT * (searches.budget or 0))
-        if (
-            not least.regions
-            or least.extra_time >= taken.extra_time
-            or least.peak_bytes > near
-        ):
+        if not least.regions or least.extra_time >= taken.extra_time or least.peak_bytes > near:
             return found
         tiled, seconds = self._learned(base, least), searches.same_each_time(planning)
         search_of_least = Search(tiled, seconds, least, smallest=True)

@@ -16,18 +16,16 @@ counts the seconds of this thread on a processor, not those in which others had 
 
 import time
 from dataclasses import replace
-from typing import NamedTuple
 
 from onnxremat.core.bounds import PeakBound, op_bytes
 from onnxremat.core.deadline import ENDLESS, Deadline
 from onnxremat.core.graph import TensorKind
-from onnxremat.core.memory import MemoryRules
 from onnxremat.core.problem import Limits
 from onnxremat.core.units import format_bytes
 from onnxremat.core.work import PATIENCE
 from onnxremat.ort.blocked_layout import block_channels
 from onnxremat.subject import Subject
-from onnxremat.tiling.routes import CHEAP, NEAR_CUTS, Choice, Routes
+from onnxremat.tiling.routes import CHEAP, NEAR_CUTS, Choice, Routes, Tiling
 from onnxremat.tiling.sequence import Sequence
 from onnxremat.tiling.tiling_plan import TilingPlan
 from onnxremat_rewriters.tile import TileView, never_cut, view
@@ -46,20 +44,6 @@ ALIKE = 0.02
 """Of plans within this share of the smallest peak, the fastest is the one."""
 CHEAPER_SHARE = 0.6
 """Of the work that the descent may do, what each question has to look for plans that cost less."""
-
-
-class Tiling(NamedTuple):
-    """How tiles are to be, whatever the budget: the rules of memory, what the runtime keeps for
-    each node, the threads that bits must be the same at, and whether they need not. `fused`:
-    values that no region has in it or ends at, for the runtime fuses what makes with what reads
-    them. `joined`: values that a region has in it only with what makes their inputs."""
-
-    rules: MemoryRules
-    node_bytes: int
-    threads: int
-    allow_rounding: bool
-    fused: frozenset[str] = frozenset()
-    joined: frozenset[str] = frozenset()
 
 
 def choose_regions(
@@ -91,16 +75,8 @@ class TileSearch:
         self._tiling = tiling
         self._stop = deadline.limits.stop
         self._deadline = Deadline(ENDLESS.limits, now=deadline.now)
-        self._routes = Routes(
-            self._sequence,
-            tiling.threads,
-            tiling.allow_rounding,
-            self._deadline,
-            nodes=len(subject.released.model.graph.node),
-            node_bytes=tiling.node_bytes,
-            fused=tiling.fused,
-            joined=tiling.joined,
-        )
+        nodes = len(subject.released.model.graph.node)
+        self._routes = Routes(self._sequence, tiling, self._deadline, nodes)
         self._own_peak = max(self._sequence.step_bytes, default=0)
         self._found: list[Choice] = []
         self._missed = {False: 0, True: 0}

@@ -12,8 +12,10 @@ from collections.abc import Callable, Collection
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from onnxremat.core.deadline import Deadline
+from onnxremat.core.memory import MemoryRules
 from onnxremat.tiling.cut_program import cheapest_route
 from onnxremat.tiling.segments import Option, Segments
 from onnxremat.tiling.sequence import Sequence, droppable
@@ -38,6 +40,20 @@ EXTRA_SHARES = (0.03, 0.12, 0.4, 1.0)
 more than the last is no plan."""
 
 
+class Tiling(NamedTuple):
+    """How tiles are to be, whatever the budget: the rules of memory, what the runtime keeps for
+    each node, the threads that bits must be the same at, and whether they need not. `fused`:
+    values that no region has in it or ends at, for the runtime fuses what makes with what reads
+    them. `joined`: values that a region has in it only with what makes their inputs."""
+
+    rules: MemoryRules
+    node_bytes: int
+    threads: int
+    allow_rounding: bool
+    fused: frozenset[str] = frozenset()
+    joined: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True)
 class Choice:
     """A route for one set of dropped values, all its segments planned exactly."""
@@ -50,32 +66,17 @@ class Choice:
 
 
 class Routes:
-    """Finds routes through a model of `nodes` nodes; what was looked at is remembered.
+    """Finds routes through a model of `nodes` nodes; what was looked at is remembered. Not
+    thread-safe."""
 
-    `node_bytes`: what the runtime keeps for each node that is added; `fused` and `joined` as in
-    `Tiling`. Not thread-safe.
-    """
-
-    def __init__(
-        self,
-        sequence: Sequence,
-        threads: int,
-        allow_rounding: bool,
-        deadline: Deadline,
-        *,
-        nodes: int,
-        node_bytes: int,
-        fused: frozenset[str] = frozenset(),
-        joined: frozenset[str] = frozenset(),
-    ) -> None:
+    def __init__(self, sequence: Sequence, tiling: Tiling, deadline: Deadline, nodes: int) -> None:
         self.sequence = sequence
         self.one_pass_ns = sequence.imported.graph.total_cost()
-        self._threads = threads
-        self._allow_rounding = allow_rounding
+        self._tiling = tiling
         self._deadline = deadline
         self._room = most_nodes(nodes) - nodes
-        self._node_bytes = node_bytes
-        self._apart, self._inner = sequence.around(fused), sequence.into(joined)
+        self._apart = sequence.around(tiling.fused)
+        self._inner = sequence.into(tiling.joined)
         self._cuts = _cuts(sequence, self._barriers())
         self._kinds: dict[tuple[int, ...], Segments] = {}
         self._pruned = False
@@ -109,8 +110,8 @@ class Routes:
         if dropped not in self._kinds:
             self._kinds[dropped] = Segments(
                 self.sequence.dropping(dropped),
-                self._threads,
-                self._allow_rounding,
+                self._tiling.threads,
+                self._tiling.allow_rounding,
                 self._room,
                 self._deadline,
                 self._apart,
@@ -121,13 +122,13 @@ class Routes:
     def _barriers(self) -> set[int]:
         """Ops that are never cut and change how much is held, and those that stay beside others:
         segments end before or start behind them, also where that is no low."""
-        sequence, held = self.sequence, self.sequence.cut_bytes
+        sequence, held, tiling = self.sequence, self.sequence.cut_bytes, self._tiling
         beside = {v for cut in self._apart | self._inner for v in (cut - 1, cut)}
         return beside | {
             v
             for v, node in enumerate(sequence.imported.op_nodes)
             if held[v] != held[v + 1]
-            and never_cut(sequence.view, node, self._threads, self._allow_rounding) is not None
+            and never_cut(sequence.view, node, tiling.threads, tiling.allow_rounding) is not None
         }
 
     def _route(
@@ -167,7 +168,7 @@ class Routes:
             inside = {v for i, j in route.segments for v in range(i, j)}
             peaks = [b for v, b in enumerate(sequence.step_bytes) if v not in inside]
             peaks += [one.peak_bytes for one in options]
-            bookkeeping = self._node_bytes * max(0, nodes)
+            bookkeeping = self._tiling.node_bytes * max(0, nodes)
             peak = max(peaks, default=0) + bookkeeping
             if peak > budget_bytes:  # then more is needed than is reserved
                 reserved = bookkeeping
