@@ -2,7 +2,7 @@
 
     python -m benchmarks.process [--shared FOLDER] [--packages FOLDER] [--models NAME,NAME]
                                  [--portable] [--processes 5] [--node FOLDER]
-                                 [--versions FOLDER] [--markdown FILE]
+                                 [--chromium PROGRAM] [--versions FOLDER] [--markdown FILE]
 
 Each file is made by `rewrite --session stock --mem-of process --mem min` with its weights outside,
 packed for this processor or, with `--portable`, for any; `--max-slowdown` is part of what the line
@@ -18,8 +18,9 @@ group whose means are not, and so ends the command.
 
 With `--node`, a folder in which `npm install --ignore-scripts onnxruntime-node onnxruntime-web`
 was run, five models are opened in node, too: in the C++ library, and portable ones in WebAssembly,
-whose linear memory is compared. There bits have to be those of the original in the same client, and
-memory no more. With `--versions`, a folder in which `pip install --no-deps --target VERSION
+whose linear memory is compared. With `--chromium`, and playwright-core in the same folder, portable
+ones are opened on a page as well. There bits have to be those of the original in the same client,
+and memory no more. With `--versions`, a folder in which `pip install --no-deps --target VERSION
 onnxruntime==VERSION.*` was run for some versions, the same models are opened in each of them, with
 the bits of the original there; memory is told.
 
@@ -55,8 +56,8 @@ from onnxremat.ort.outside import SUFFIX, Weights
 from onnxremat.ort.recipe import STOCK
 from onnxremat.subject import feed_for
 
-CLIENT = Path(__file__).with_name("instruments") / "process_client.py"
-NODE_CLIENT = CLIENT.with_suffix(".cjs")
+INSTRUMENTS = Path(__file__).with_name("instruments")
+CLIENT = INSTRUMENTS / "process_client.py"
 SET = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 RUNS = 5
 PAIRS, CLOSE_PAIRS = 15, 25
@@ -159,11 +160,41 @@ class Row:
 NODE_TYPES = {"float32", "float64", "int32", "int64", "bool", "uint8", "int8"}
 
 
-def in_node(
-    line: Line, models: Sequence[Path], inputs: Mapping[str, Any], modules: Path, package: str
-) -> list[str]:
-    """A line of the table: original and file in a client of node."""
-    folder = models[1].parent / "inputs"
+@dataclass(frozen=True)
+class ScriptClient:
+    """A program of node that opens models: its name, its file, and what it is told behind model,
+    inputs and number of runs."""
+
+    name: str
+    script: str
+    arguments: tuple[str, ...]
+
+    def answer(self, model: Path, inputs: Path) -> dict[str, Any]:
+        """What it says of a model. Raises CalledProcessError if it fails."""
+        command = ["node", "--expose-gc", str(INSTRUMENTS / self.script)]
+        command += [str(model), str(inputs), str(RUNS), *self.arguments]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+
+def in_library(modules: Path) -> ScriptClient:
+    """The C++ library in node."""
+    return ScriptClient("node", "process_client.cjs", ("onnxruntime-node", str(modules)))
+
+
+def in_wasm(modules: Path) -> ScriptClient:
+    """WebAssembly in node."""
+    return ScriptClient("wasm in node", "process_client.cjs", ("onnxruntime-web", str(modules)))
+
+
+def on_page(modules: Path, chromium: Path) -> ScriptClient:
+    """WebAssembly on a page."""
+    return ScriptClient("wasm on a page", "page_client.cjs", (str(chromium), str(modules)))
+
+
+def store_inputs(folder: Path, inputs: Mapping[str, Any]) -> None:
+    """Inputs as these clients read them."""
     folder.mkdir(exist_ok=True)
     listed = []
     for number, (name, value) in enumerate(inputs.items()):
@@ -175,19 +206,15 @@ def in_node(
             "file": f"{number}.bin",
         })  # fmt: skip
     (folder / "inputs.json").write_text(json.dumps(listed), encoding="utf-8")
-    before, after = (
-        [
-            json.loads(
-                subprocess.run(
-                    ["node", "--expose-gc", str(NODE_CLIENT), str(model), str(folder), str(RUNS),
-                     package, str(modules)],
-                    check=True, capture_output=True, text=True,
-                ).stdout
-            )
-            for _ in range(3)
-        ]
-        for model in models
-    )  # fmt: skip
+
+
+def in_client(
+    line: Line, models: Sequence[Path], inputs: Mapping[str, Any], client: ScriptClient
+) -> list[str]:
+    """A line of the table: original and file in a client."""
+    folder = models[1].parent / "inputs"
+    store_inputs(folder, inputs)
+    before, after = ([client.answer(model, folder) for _ in range(3)] for model in models)
     sizes = [statistics.median(one["bytes"] for one in answers) for answers in (before, after)]
     seconds = [min(one["cpu_seconds"] for one in answers) for answers in (before, after)]
     wrong = []
@@ -196,7 +223,7 @@ def in_node(
     if sizes[1] > sizes[0]:
         wrong.append("more memory")
     return [
-        f"{line.name}, {package}", f"{sizes[0] / 1e6:.1f}", "", f"{sizes[1] / 1e6:.1f}", "", "",
+        f"{line.name}, {client.name}", f"{sizes[0] / 1e6:.1f}", "", f"{sizes[1] / 1e6:.1f}", "", "",
         f"{sizes[0] / max(sizes[1], 4096):.2f}", "1", "", f"{seconds[1] / seconds[0]:.3f}", "", "",
         "", "", "", ", ".join(wrong) + " FAILED" if wrong else "holds",
     ]  # fmt: skip
@@ -223,10 +250,11 @@ def in_version(line: Line, models: Sequence[Path], inputs: Path, version: Path) 
 
 @dataclass(frozen=True)
 class Clients:
-    """Where files are opened beside this Python: the folder of node's packages, and those with
-    other versions of the runtime."""
+    """Where files are opened beside this Python: the folder of node's packages, a browser, and
+    the folders with other versions of the runtime."""
 
     modules: Path | None
+    chromium: Path | None
     versions: tuple[Path, ...]
 
     def rows(
@@ -241,11 +269,15 @@ class Clients:
         """Lines of the table; `stored` has the inputs."""
         if not line.clients:
             return []
-        packages = ["onnxruntime-node", *(["onnxruntime-web"] if portable else [])]
-        modules = self.modules
+        opened = []
+        if self.modules is not None:
+            opened.append(in_library(self.modules))
+            if portable:
+                opened.append(in_wasm(self.modules))
+                if self.chromium is not None:
+                    opened.append(on_page(self.modules, self.chromium))
         return [
-            *([] if modules is None else
-              (in_node(line, models, inputs, modules, one) for one in packages)),
+            *(in_client(line, models, inputs, one) for one in opened),
             *(in_version(line, models, stored, version) for version in self.versions),
         ]  # fmt: skip
 
@@ -348,6 +380,7 @@ def main() -> None:
     parser.add_argument("--models", help="only these, by what their names begin with")
     parser.add_argument("--portable", action="store_true")
     parser.add_argument("--node", type=Path, help="a folder with node_modules")
+    parser.add_argument("--chromium", type=Path, help="the browser's program")
     parser.add_argument("--versions", type=Path, help="a folder with versions of onnxruntime")
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--markdown", type=Path)
@@ -355,7 +388,7 @@ def main() -> None:
     only = tuple(arguments.models.split(",")) if arguments.models else ("",)
     weights = Weights.EXTERNAL if arguments.portable else Weights.PACKED
     versions = [] if arguments.versions is None else sorted(arguments.versions.iterdir())
-    clients = Clients(arguments.node, tuple(versions))
+    clients = Clients(arguments.node, arguments.chromium, tuple(versions))
     began, table, left_out = time.perf_counter(), list[list[str]](), list[str]()
     load_before = os.getloadavg()[0]
     groups: dict[str, list[Row]] = {}
