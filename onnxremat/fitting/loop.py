@@ -36,8 +36,9 @@ ALIKE = 0.02
 HOPELESS = 1.5
 """The smallest peak of whole ops is not measured where it is expected to be so many limits."""
 
-LARGER = (1.0 + ALIKE, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0)
-"""Where time is limited, too: the parts of the smallest peak that are planned for in turn."""
+ORDER_SHARE, HALVED_SHARE, MOST_HALVED = 0.15, 0.35, 6
+"""Where time is limited, too: of the seconds, those for an order, and of the rest those for the
+smallest peak; and so many peaks at most are planned for between them."""
 
 MOST_OF_SLOWDOWN = 2.0
 """What is planned to take so many times the time that is allowed is not made: what optimized
@@ -233,19 +234,20 @@ def smallest_within(
 
 
 def _smallest_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> Found[M]:
-    """The plan that is measured to take least, of the smallest peak and larger ones, until nothing
-    that was made of one took more time than is allowed."""
+    """The plan that is measured to take least in the time that is allowed.
+
+    What a plan adds is known, what the runtime makes of that is not: so the smallest peak that adds
+    about as much is looked for, between the smallest of all and that of an order alone, and what
+    was found on the way is made, the smallest first, until nothing that was made of one took too
+    long.
+    """
     deadline, runtime = rounds.deadline, rounds.runtime
-    smallest = rounds.plan(None, SMALLEST_SHARE * deadline.left_seconds)
-    starts = (smallest.plan.schedule,)
+    plans = _plans_in_time(rounds, slowdown)
+    most = max(MOST_OF_SLOWDOWN * slowdown, min(one.plan.extra_time for one in plans))
     best: tuple[_Round, F, M] | None = None
-    for factor in LARGER:
-        target = int(factor * smallest.plan.peak_bytes)
-        one = rounds.plan(target, LATER_SHARE * deadline.left_seconds, starts)
-        extra = one.plan.extra_time
-        last = factor == LARGER[-1] or extra <= 0 or (best is not None and deadline.spent)
-        if extra > MOST_OF_SLOWDOWN * slowdown and not last:
-            rounds.ended(one, f"refused: planned {100 * extra:+.1f}% time")
+    for one in plans:
+        if one.plan.extra_time > most:
+            rounds.ended(one, f"refused: planned {100 * one.plan.extra_time:+.1f}% time")
             continue
         forecast = runtime.forecast(one.plan)
         made, _ = rounds.measured(one, forecast)
@@ -260,10 +262,40 @@ def _smallest_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> Found[M]:
             best = one, forecast, made
         else:
             rounds.ended(one, f"refused: {why or 'another plan takes less'}", forecast, taken)
-        if last or not made.dearer:
+        if not made.dearer or deadline.stopped():
             break
-    assert best is not None, "the last is made"
+    assert best is not None, "one adds least"
     return rounds.found(*best)
+
+
+def _plans_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> "list[_Round]":
+    """Plans of different peaks, the smallest first, the last one an order alone: the step from one
+    that adds more time than is allowed to one that does not is halved in turn."""
+    deadline = rounds.deadline
+    order = rounds.plan(None, ORDER_SHARE * deadline.left_seconds, max_copies=1)
+    if rounds.problem.max_copies == 1:
+        return [order]
+    starts: tuple[Schedule, ...] = (order.plan.schedule,)
+    smallest = rounds.plan(None, HALVED_SHARE * deadline.left_seconds, starts)
+    plans = {one.plan.peak_bytes: one for one in (smallest, order)}
+    low, high = smallest.plan.peak_bytes, order.plan.peak_bytes
+    for left in range(MOST_HALVED, 0, -1):
+        fast = smallest.plan.extra_time <= slowdown
+        if fast or high <= (1 + ALIKE) * low or deadline.spent or deadline.stopped():
+            break
+        target = (low + high) // 2
+        one = rounds.plan(target, deadline.left_seconds / left, starts)
+        plan = one.plan
+        if plan.meets(target):
+            plans.setdefault(plan.peak_bytes, one)
+            starts = (plan.schedule, order.plan.schedule)
+        else:
+            rounds.ended(one, f"refused: planned {_above(plan.peak_bytes, target, 'its target')}")
+        if plan.meets(target) and plan.extra_time <= slowdown:
+            high = min(target, plan.peak_bytes)
+        else:
+            low = target
+    return [plans[nbytes] for nbytes in sorted(plans) if nbytes <= order.plan.peak_bytes]
 
 
 @dataclass(frozen=True)
@@ -285,11 +317,19 @@ class _Rounds(Generic[F, M]):
     runtime: Runtime[F, M]
     attempts: list[Attempt] = field(default_factory=list)
 
-    def plan(self, target: int | None, seconds: float, starts: tuple[Schedule, ...] = ()) -> _Round:
-        """A new plan."""
+    def plan(
+        self,
+        target: int | None,
+        seconds: float,
+        starts: tuple[Schedule, ...] = (),
+        *,
+        max_copies: int | None = None,
+    ) -> _Round:
+        """A new plan; with `max_copies`, of no more of each op than that."""
         began = time.perf_counter()
         given = (*starts, *self.problem.starts)
-        asked = replace(self.problem, budget_bytes=target, starts=given)
+        copies = max_copies or self.problem.max_copies
+        asked = replace(self.problem, budget_bytes=target, starts=given, max_copies=copies)
         with self.deadline.passing():
             plan = self.planner(asked, self.deadline.granting(seconds))
         return _Round(target, plan, began)

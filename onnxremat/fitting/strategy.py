@@ -13,7 +13,7 @@ their choice (`onnxremat.tiling.choose`). Both have at least the seconds there t
 the smallest peak is asked for.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from onnxremat.core.attempt import ORIGINAL, TAKEN, Attempt
@@ -57,6 +57,8 @@ class Shares:
 USUAL = Shares(0.2, 0.17, 0.1, 0.3, 0.05)
 TRAINING = Shares(0.3, 0.35, 0.05, 0.1, 0.03)
 """In training graphs the peak is what the backward pass still reads: tiles seldom lower it."""
+USUAL_IN_TIME, TRAINING_IN_TIME = replace(USUAL, smallest=0.3), replace(TRAINING, smallest=0.6)
+"""Where time is limited as well, and several peaks are planned for."""
 UNTILED = Shares(0.5, 0.4, 0.0, 0.0, 0.0)
 """Where nothing may be cut."""
 
@@ -214,8 +216,9 @@ class Attempts:
     def _shares(self) -> Shares:
         if not self.searches.options.tiles:
             return UNTILED
+        in_time = self.searches.budget is None and self.searches.options.max_slowdown is not None
         try:
             split_training(self.whole.imported.graph)
         except NotTrainingError:
-            return USUAL
-        return TRAINING
+            return USUAL_IN_TIME if in_time else USUAL
+        return TRAINING_IN_TIME if in_time else TRAINING

@@ -8,6 +8,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, helper
 DEFAULT_DOMAINS = ("", "ai.onnx")
 LAYOUT_DOMAIN = "com.microsoft.nchwc"
 """Of the ops that ONNX Runtime puts in for the blocked layout of convolutions."""
+_BLOCKED = "_nchwc"
 
 _BARE_DOMAINS = (*DEFAULT_DOMAINS, "com.microsoft")
 
@@ -84,3 +85,11 @@ def _free_names(graph: GraphProto) -> Iterator[str]:
     for node in graph.node:
         yield from (name for name in reads(node) if name not in local)
     yield from (value.name for value in graph.output if value.name not in local)
+
+
+def made_value(node: NodeProto) -> str:
+    """The name of the first value that a node makes; of what ONNX Runtime lays out in blocks, the
+    name that it had before (the node is called `NAME_nchwc`)."""
+    if node.domain == LAYOUT_DOMAIN and node.name.endswith(_BLOCKED):
+        return str(node.name.removesuffix(_BLOCKED))
+    return str(next((name for name in node.output if name), ""))

@@ -17,7 +17,7 @@ file with blocks asks the runtime how wide they are (`_guard`) and fails where t
 import shutil
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import prod
 from pathlib import Path
@@ -93,6 +93,14 @@ class ModelPair:
         """The model, to be executed."""
         return ModelSource(model=self.model, base_dir=self.base_dir)
 
+    def guarded(self, model: ModelProto) -> "ModelPair":
+        """The pair of a model made of this one's, which then fails where blocks are of another
+        width than these. `model` is changed, if it has blocks."""
+        blocked, width = _blocked_graph(model), self.optimized_for.layout_width
+        if blocked is not None and width is not None:
+            _guard(model, blocked, width)
+        return replace(self, model=model)
+
 
 def with_weights_outside(
     model: ModelProto, base_dir: Path | str, recipe: Recipe, weights: Weights
@@ -103,6 +111,15 @@ def with_weights_outside(
 
     Raises ModelError if the runtime refuses it. O(bytes of the weights).
     """
+    made = optimized_outside(model, base_dir, recipe, weights)
+    return None if made is None else made.guarded(made.model)
+
+
+def optimized_outside(
+    model: ModelProto, base_dir: Path | str, recipe: Recipe, weights: Weights
+) -> ModelPair | None:
+    """`with_weights_outside`, without the check of the width of blocks: `ModelPair.guarded` puts it
+    in, once the model is what it is to be."""
     packed = weights is Weights.PACKED
     level = OptimizationLevel.ALL if packed else OptimizationLevel.EXTENDED
     try:
@@ -119,7 +136,7 @@ def _outside(
     *,
     packed: bool,
 ) -> ModelPair | None:
-    """`with_weights_outside`, optimized up to a level.
+    """`optimized_outside`, optimized up to a level.
 
     Raises _NoGuardError if there is no weight in blocks that a check of their width could be tied
     to: pools alone are in blocks, for one, where weights are inputs.
@@ -137,12 +154,11 @@ def _outside(
     tidy(made, model)
     del made.metadata_props[:]
     made.metadata_props.extend(model.metadata_props)
-    blocked = next((g for g in all_graphs(made.graph) if any(_layout_nodes(g))), None)
-    width = None
+    blocked, width = _blocked_graph(made), None
     if blocked is not None:
         width = layout_width()
         assert width is not None, "the runtime has just used its blocked layout"
-        _guard(made, blocked, width)
+        _smallest_weight(made, blocked)
     return ModelPair(made, data, OptimizedFor(level.value, recipe.provider, width, packed))
 
 
@@ -178,6 +194,11 @@ def name_data(model: ModelProto, location: str) -> None:
         for entry in tensor.external_data:
             if entry.key == "location":
                 entry.value = location
+
+
+def _blocked_graph(model: ModelProto) -> GraphProto | None:
+    """The graph that has blocks."""
+    return next((g for g in all_graphs(model.graph) if any(_layout_nodes(g))), None)
 
 
 def _layout_nodes(graph: GraphProto) -> Iterator[onnx.NodeProto]:

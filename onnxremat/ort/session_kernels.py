@@ -18,13 +18,12 @@ from typing import NamedTuple
 import onnx
 
 from onnxremat.importer.calls import all_graphs
-from onnxremat.importer.nodes import LAYOUT_DOMAIN
+from onnxremat.importer.nodes import LAYOUT_DOMAIN, made_value
 from onnxremat.ort.child import actions as worker_actions
 from onnxremat.ort.child.process import ModelSource, run_job
 from onnxremat.ort.optimize import optimizing
 from onnxremat.ort.recipe import OptimizationLevel, Recipe
 
-_BLOCKED = "_nchwc"
 _ADDED = re.compile(r"(?:__region\d+_.*|__recompute\d+)$")
 _OURS = ("stock__", "onnxremat_guard")
 _INNER = "stock__inner__"
@@ -140,10 +139,7 @@ def averaged_in_blocks(executed: Kernels) -> frozenset[str]:
 
 def _made(graph: onnx.GraphProto) -> Iterator[tuple[str, Kernel]]:
     for node in graph.node:
-        name = next((one for one in node.output if one), "")
-        if node.domain == LAYOUT_DOMAIN and node.name.endswith(_BLOCKED):
-            name = node.name.removesuffix(_BLOCKED)
-        name = name.removeprefix(_INNER)
+        name = made_value(node).removeprefix(_INNER)
         if name.startswith(_OURS):
             continue
         texts = {a.name: a.s.decode(errors="replace") for a in node.attribute if a.s}

@@ -32,10 +32,13 @@ from onnxremat.ort.measuring.measure import (
 )
 from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS, TIMES_SHARE
 from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
-from onnxremat.ort.outside import ModelPair, Weights, with_weights_outside
+from onnxremat.ort.outside import ModelPair, Weights, optimized_outside, with_weights_outside
 from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
 from onnxremat.ort.session_kernels import Kernels, other_kernels, session_kernels
+from onnxremat_rewriters.stock.body import Edges
 from onnxremat_rewriters.stock.build import StockModel, is_stock, stock
+from onnxremat_rewriters.stock.opset import with_sequences
+from onnxremat_rewriters.stock.optimized import in_plan_order
 from onnxremat_rewriters.stock.sizes import Sizes
 
 LONGEST_TIME_RATIO = 1.10
@@ -73,6 +76,8 @@ _PARTS: Mapping[Variant, Mapping[str, Any]] = {
     Variant.PLAN: {},
     Variant.WARM_PLAN: {},
 }
+_NOTHING_ELSE = frozenset({(Variant.ORIGINAL, Weights.EMBEDDED), (Variant.CAPTURE, Weights.PACKED)})
+"""The original itself, and what is WRAP where weights are laid out already."""
 _WARM = frozenset({Variant.CHAIN, Variant.WARM_PLAN})
 _CHAINED = _WARM | {Variant.PLAN}
 IN_TILES = (Variant.CHAIN, Variant.PLAN, Variant.WARM_PLAN)
@@ -199,10 +204,11 @@ class StockTrial:
     def kernels(self) -> Kernels:
         """What the original runs with default options."""
         source = in_memory(self.original, self.base_dir)
-        return session_kernels(source, self._recipe, OptimizationLevel.ALL)
+        return session_kernels(source, self.recipe, OptimizationLevel.ALL)
 
     @property
-    def _recipe(self) -> Recipe:
+    def recipe(self) -> Recipe:
+        """The session options of the result."""
         return STOCK.with_threads(self.threads)
 
     def rewrite(
@@ -232,8 +238,7 @@ class StockTrial:
         """
         compared = self.original if reference is None else reference
         variants = [v for v in self.variants if not tiled or v in IN_TILES]
-        warm = [] if warm_bytes is None else [warm_bytes]
-        build = partial(self._build, model, warm=warm, sizes=sizes)
+        build = partial(self._build, _Planned(self, model, warm_bytes, sizes))
         result = self._best(build, variants, asked, compared, self.weights)
         if self.weights is Weights.EMBEDDED or tiled or result.chosen is not None:
             return result
@@ -255,7 +260,7 @@ class StockTrial:
         """The best of the variants with their weights in one place."""
         before, built = self.before, []
         for variant in variants:
-            if variant is Variant.ORIGINAL and weights is Weights.EMBEDDED:
+            if (variant, weights) in _NOTHING_ELSE:
                 continue
             self.progress(f"measuring the variant '{variant}'")
             built.append(build(variant, weights))
@@ -278,29 +283,19 @@ class StockTrial:
         return max(0, self.before.loaded_bytes - measured.loaded_bytes)
 
     def _measured(self, source: ModelSource) -> SessionMemory:
-        return measure_session(source, self.inputs, self._recipe, repeats=self.repeats)
+        return measure_session(source, self.inputs, self.recipe, repeats=self.repeats)
 
-    def _build(
-        self,
-        model: onnx.ModelProto,
-        variant: Variant,
-        weights: Weights,
-        *,
-        warm: list[int],
-        sizes: Sizes,
-    ) -> Candidate:
-        """A variant and its memory, or the reason why there is none. `warm`: bytes, once known."""
-        made = None
+    def _build(self, planned: "_Planned", variant: Variant, weights: Weights) -> Candidate:
+        """A variant and its memory, or the reason why there is none."""
+        made, built, pair = None, self.original, None
         try:
-            if variant in _WARM and not warm:
-                warm.append(self._warm_bytes(model))
-            if variant is not Variant.ORIGINAL:
-                warmed = warm[0] if variant in _WARM else 0
-                made = stock(model, warm_bytes=warmed, sizes=sizes, **_PARTS[variant])
-            built = self.original if made is None else made.model
-            pair = None
-            if weights is not Weights.EMBEDDED:
-                pair = with_weights_outside(built, self.base_dir, self._recipe, weights)
+            if variant is not Variant.ORIGINAL and weights is Weights.PACKED:
+                made, pair = planned.optimized_as(variant)
+            if variant is not Variant.ORIGINAL and pair is None:
+                made = planned.chained(planned.model, variant)
+                built = made.model
+            if pair is None and weights is not Weights.EMBEDDED:
+                pair = with_weights_outside(built, self.base_dir, self.recipe, weights)
             if pair is not None:
                 memory = self._measured(pair.source())
                 return Candidate(variant, pair.model, made, pair, memory)
@@ -308,12 +303,6 @@ class StockTrial:
             return Candidate(variant, built, made, None, memory)
         except ModelError as error:
             return Candidate(variant, reason=str(error))
-
-    def _warm_bytes(self, model: onnx.ModelProto) -> int:
-        """The most that the planned model holds at once, arena off."""
-        source = in_memory(stock(model).model, self.base_dir)
-        recipe = replace(self._recipe, cpu_arena=False)
-        return measure_activation(source, self.inputs, recipe, 2).peak_bytes
 
     def _judged(self, candidate: Candidate, asked: Asked, reference: onnx.ModelProto) -> Candidate:
         """The candidate with everything asked that decides; `reason` if it must not be taken."""
@@ -340,7 +329,10 @@ class StockTrial:
         if candidate.variant in _CHAINED:
             assert candidate.made is not None
             made = candidate.made
-            order = check_order(made, self.base_dir, self.inputs, threads=self.threads)
+            # What was optimized before is the file itself, other steps are those that were planned.
+            of_file = pair is not None and pair.model is made.model
+            folder = pair.base_dir if of_file and pair is not None else self.base_dir
+            order = check_order(made, folder, self.inputs, threads=self.threads)
             candidate = replace(candidate, order=order)
             if not order.as_planned:
                 return replace(candidate, reason=f"{order.inversions} steps ran out of order")
@@ -349,13 +341,13 @@ class StockTrial:
 
     def _other_kernels(self, source: ModelSource, asked: Asked) -> str:
         """Where a session of a file runs other kernels than one of the original."""
-        found = session_kernels(source, self._recipe, OptimizationLevel.ALL)
+        found = session_kernels(source, self.recipe, OptimizationLevel.ALL)
         return other_kernels(self.kernels, found, more=asked.replaced)
 
     def _outputs(
         self, source: ModelSource, level: OptimizationLevel = OptimizationLevel.ALL
     ) -> Mapping[str, Array]:
-        return run_outputs(source, self.inputs, replace(self._recipe, optimization=level))
+        return run_outputs(source, self.inputs, replace(self.recipe, optimization=level))
 
     def _expected(self, reference: onnx.ModelProto) -> _Expected:
         if id(reference) not in self._seen:
@@ -371,7 +363,7 @@ class StockTrial:
             times = measure_times(
                 sources,
                 self.inputs,
-                [self._recipe] * 2,
+                [self.recipe] * 2,
                 pairs,
                 seconds=share * TIMES_SHARE * self.measure_limit,
             )
@@ -397,6 +389,51 @@ class StockTrial:
         if memory.total_bytes > _WORTHWHILE * before.total_bytes:
             return "no less memory in all"
         return ""
+
+
+@dataclass
+class _Planned:
+    """A planned model, and what its variants have in common: the size of the warm block, by default
+    the most that the model holds at once."""
+
+    trial: StockTrial
+    model: onnx.ModelProto
+    warm_bytes: int | None
+    sizes: Sizes
+
+    def chained(self, model: onnx.ModelProto, variant: Variant, **parts: Any) -> StockModel:
+        """A form of the planned model as a variant."""
+        if variant in _WARM and self.warm_bytes is None:
+            self.warm_bytes = self._most_held()
+        warm_bytes = (self.warm_bytes or 0) if variant in _WARM else 0
+        return stock(model, warm_bytes=warm_bytes, sizes=self.sizes, **{**_PARTS[variant], **parts})
+
+    def optimized_as(self, variant: Variant) -> tuple[StockModel, ModelPair] | tuple[None, None]:
+        """A variant of what the runtime makes of the planned model, with its weights packed; none
+        where it has no weights to be outside."""
+        found = self._optimized
+        if found is None:
+            return None, None
+        pair, ordered = found
+        made = self.chained(ordered, variant, edges=Edges.NEEDED, local_weights=False)
+        return made, pair.guarded(made.model)
+
+    @cached_property
+    def _optimized(self) -> tuple[ModelPair, onnx.ModelProto] | None:
+        """The planned model as optimized, with its weights packed, and with its nodes in the order
+        of the plan. It states of inner values what the original does: by that things are fused."""
+        trial, flat = self.trial, with_sequences(self.model)
+        made = {name for node in flat.graph.node for name in node.output}
+        del flat.graph.value_info[:]
+        flat.graph.value_info.extend(v for v in trial.original.graph.value_info if v.name in made)
+        pair = optimized_outside(flat, trial.base_dir, trial.recipe, Weights.PACKED)
+        return None if pair is None else (pair, in_plan_order(pair.model, flat))
+
+    def _most_held(self) -> int:
+        """The most that the planned model holds at once, arena off."""
+        source = in_memory(stock(self.model).model, self.trial.base_dir)
+        recipe = replace(self.trial.recipe, cpu_arena=False)
+        return measure_activation(source, self.trial.inputs, recipe, 2).peak_bytes
 
 
 def _slower(times: TimeComparison | None, max_time_ratio: float) -> str:

@@ -359,7 +359,7 @@ def test_the_smallest_peak_in_a_time_is_a_larger_one(slowdown: float, extra: flo
 
     def plan(problem: Problem, limits: Limits) -> Plan:
         least = problem.budget_bytes is None or problem.budget_bytes < 3000
-        steps = (0, 1, 2, 0, 3) if least else (0, 1, 2, 3)
+        steps = (0, 1, 2, 0, 3) if least and problem.max_copies != 1 else (0, 1, 2, 3)
         return make_plan(problem, Schedule(steps), "test", peak_bound_bytes=0)
 
     def make(forecast: Forecast) -> Made:
@@ -382,7 +382,7 @@ def test_where_a_form_of_a_plan_is_too_slow_a_larger_plan_may_take_less(larger: 
 
     def plan(problem: Problem, limits: Limits) -> Plan:
         least = problem.budget_bytes is None or problem.budget_bytes < 3000
-        steps = (0, 1, 2, 0, 3) if least else (0, 1, 2, 3)
+        steps = (0, 1, 2, 0, 3) if least and problem.max_copies != 1 else (0, 1, 2, 3)
         return make_plan(problem, Schedule(steps), "test", peak_bound_bytes=0)
 
     def make(forecast: Forecast) -> Made:
@@ -416,3 +416,26 @@ def test_a_limit_that_the_smallest_peak_misses_is_missed() -> None:
     with pytest.raises(PlanMissedError, match=r"the smallest peak found is 1\.20 kB") as error:
         smallest(PROBLEM, 1201, [])
     assert error.value.peak_bytes == 1201
+
+
+def test_the_time_that_is_allowed_is_used() -> None:
+    """Each op that is made again lowers the peak by 1000 and takes a tenth of a run."""
+    problem = Problem(kept_or_made_again(1500), MemoryRules())
+    tried = []
+
+    def plan(problem: Problem, limits: Limits) -> Plan:
+        target = problem.budget_bytes or 0
+        again = 0 if problem.max_copies == 1 else min(10, max(0, (20_500 - target) // 1000))
+        made = make_plan(problem, Schedule((0, 1, 2, 3)), "test", peak_bound_bytes=0)
+        cost = made.time_cost * (10 + again) // 10
+        return replace(made, peak_bytes=20_000 - 1000 * again, time_cost=cost)
+
+    def make(forecast: Forecast) -> Made:
+        tried.append(forecast.plan)
+        return Made(forecast.plan.peak_bytes)
+
+    runtime = replace(unproved(lambda plan: 0), make=make, slowdown=0.35)
+    found = smallest_within(problem, plan, planning(9), runtime)
+    assert [one.extra_time for one in tried] == pytest.approx([found.plan.extra_time])
+    assert 0.3 <= found.plan.extra_time <= 0.7
+    assert found.made.measured_bytes <= 17_000

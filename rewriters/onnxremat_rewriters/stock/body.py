@@ -7,7 +7,9 @@ an empty vector that exists once the earlier one has run.
 
 If all consecutive steps are linked, the plan is the only topological order there is, whatever a
 runtime's own order is and however its optimisations number the nodes that they make. With fewer
-edges (`Edges.NEEDED`) the order holds as long as the runtime numbers nodes as the file does.
+edges (`Edges.NEEDED`) the order holds as long as the runtime numbers nodes as the file does: they
+stand at positions from which its search comes to them in the order of the plan (`embed`), as far as
+there are such positions, and edges are written for the rest. A third of them does, or less.
 
 An edge must survive the runtime's optimisations. Two would cut it: where the shape of the earlier
 step's output is known (a scalar loss, a Size), the empty vector is folded to a constant; where
@@ -18,15 +20,16 @@ read through the token first, which no optimisation looks behind.
 from collections import Counter
 from collections.abc import Collection, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 
 import onnx
 
 from onnxremat.importer.execution_order import default_order
-from onnxremat.importer.nodes import DEFAULT_DOMAINS, reads
+from onnxremat.importer.nodes import DEFAULT_DOMAINS, is_constant, reads
 from onnxremat.importer.views import VIEW_OPS
+from onnxremat_rewriters.embed import placed
 from onnxremat_rewriters.naming import rename_reads
 from onnxremat_rewriters.recompute import MARK
 from onnxremat_rewriters.stock.facts import RuntimeConstants, inferred_types, is_tensor
@@ -42,14 +45,16 @@ class Edges(StrEnum):
 
     NONE = "none"
     NEEDED = "needed"
-    """Those without which the runtime's default order would leave the plan."""
+    """Those without which the runtime's default order would leave the plan, wherever nodes
+    stand."""
     ALL = "all"
     """All that are not linked anyway."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """`nodes` in plan order; `steps` are the indices of those that are steps of the plan.
+    """`nodes` as they stand in the file; `steps` are the indices of the steps of the plan, in its
+    order.
 
     `edges` counts the edges written; `loose` are the names of steps that could not be tied to
     the step before (no tensor to read through).
@@ -217,13 +222,13 @@ class _Chain:
         unlinked = self.unlinked()
         tied: set[int] = set()
         while True:
-            body = self.tied(tied, deepcopy(self.forms))
+            body = _placed(self.tied(tied, deepcopy(self.forms)))
             place = {index: i for i, index in enumerate(default_order(body.nodes))}
             where = [place[index] for index in body.steps]
             compared = zip(self.hidden.steps[1:], pairwise(where), strict=True)
             early = {step for step, (before, own) in compared if own < before}
             if not (early & unlinked) - tied:
-                return self.tied(tied, self.forms)
+                return _placed(self.tied(tied, self.forms))
             tied |= early & unlinked
 
     def tied(self, chosen: Collection[int], forms: Forms) -> Body:
@@ -273,6 +278,19 @@ class _Chain:
             return varying[0]
         spare = [i for i in tensors if i == 0 or node.op_type not in _WEIGHT_POSITIONS]
         return spare[0] if spare else None
+
+
+def _placed(body: Body) -> Body:
+    """The same with its nodes where the runtime's search comes to the steps in their order, if
+    there are such positions."""
+    steps = set(body.steps)
+    free = {v for v, node in enumerate(body.nodes) if v not in steps and not is_constant(node)}
+    origin = placed(body.nodes, free).origin
+    if origin is None:
+        return body
+    position = {v: i for i, v in enumerate(origin)}
+    nodes = tuple(body.nodes[v] for v in origin)
+    return replace(body, nodes=nodes, steps=tuple(position[v] for v in body.steps))
 
 
 def _is_view(node: onnx.NodeProto, outputs: set[str]) -> bool:
