@@ -56,6 +56,7 @@ from onnxremat.planners import (
 from onnxremat.stages import COMPILING, ProgressReport, silent, stage
 from onnxremat_rewriters.release import Released, release
 from onnxremat_rewriters.stock import is_stock
+from onnxremat_rewriters.stock.opset import with_sequences
 from onnxremat_rewriters.substitutes import Replaced, Substitution, substitute
 
 UNSETTLED = (
@@ -178,11 +179,12 @@ def optimized_feed(feed: Feed, level: OptimizationLevel) -> Feed:
     Raises ModelError if the runtime refuses it, VerificationError if the optimized file does not
     give the bits that the original gives at that level.
     """
-    loaded, recipe = feed.loaded, feed.recipe
+    loaded, recipe, given = feed.loaded, feed.recipe, feed.loaded.model
     if feed.options.fuses_when_loaded:
-        # The sizes that a model leaves open are not known where it is opened with nothing set.
-        recipe = recipe.with_dimensions({})
-    made = optimize_offline(loaded.model, loaded.base_dir, level, recipe)
+        # The sizes that a model leaves open are not known where it is opened with nothing set, and
+        # what is added to it is written for the operator set that it will have.
+        recipe, given = recipe.with_dimensions({}), with_sequences(given)
+    made = optimize_offline(given, loaded.base_dir, level, recipe)
     model = declare_sizes(made.model, feed.binding, {})
     done = replace(
         feed, loaded=replace(loaded, model=model), optimized=made, unoptimized=feed.as_it_came
