@@ -128,6 +128,15 @@ def fused_later(planned: Kernels, executed: Kernels) -> frozenset[str]:
     )
 
 
+def convolved_in_blocks(executed: Kernels) -> bool:
+    """Whether any convolution runs in blocks."""
+    return any(
+        one.domain == LAYOUT_DOMAIN and one.op_type == "Conv"
+        for kernels in executed.values()
+        for one in kernels
+    )
+
+
 def averaged_in_blocks(executed: Kernels) -> frozenset[str]:
     """The values that are sums over blocks: of what lies otherwise they are added up otherwise."""
     return frozenset(

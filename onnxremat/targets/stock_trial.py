@@ -34,7 +34,12 @@ from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS, TIMES_SHARE
 from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
 from onnxremat.ort.outside import ModelPair, Weights, optimized_outside, with_weights_outside
 from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
-from onnxremat.ort.session_kernels import Kernels, other_kernels, session_kernels
+from onnxremat.ort.session_kernels import (
+    Kernels,
+    convolved_in_blocks,
+    other_kernels,
+    session_kernels,
+)
 from onnxremat_rewriters.stock.body import Edges
 from onnxremat_rewriters.stock.build import StockModel, is_stock, stock
 from onnxremat_rewriters.stock.opset import with_sequences
@@ -76,8 +81,6 @@ _PARTS: Mapping[Variant, Mapping[str, Any]] = {
     Variant.PLAN: {},
     Variant.WARM_PLAN: {},
 }
-_NOTHING_ELSE = frozenset({(Variant.ORIGINAL, Weights.EMBEDDED), (Variant.CAPTURE, Weights.PACKED)})
-"""The original itself, and what is WRAP where weights are laid out already."""
 _WARM = frozenset({Variant.CHAIN, Variant.WARM_PLAN})
 _CHAINED = _WARM | {Variant.PLAN}
 IN_TILES = (Variant.CHAIN, Variant.PLAN, Variant.WARM_PLAN)
@@ -260,7 +263,7 @@ class StockTrial:
         """The best of the variants with their weights in one place."""
         before, built = self.before, []
         for variant in variants:
-            if (variant, weights) in _NOTHING_ELSE:
+            if self._is_another(variant, weights):
                 continue
             self.progress(f"measuring the variant '{variant}'")
             built.append(build(variant, weights))
@@ -285,11 +288,25 @@ class StockTrial:
     def _measured(self, source: ModelSource) -> SessionMemory:
         return measure_session(source, self.inputs, self.recipe, repeats=self.repeats)
 
+    def _optimizes_first(self, weights: Weights) -> bool:
+        """Whether the planned model is optimized before it is chained: where nothing is left to be
+        laid out in blocks when the file is opened, which an edge, or weights elsewhere, hinder."""
+        return weights is Weights.PACKED or (
+            weights is Weights.EXTERNAL and not convolved_in_blocks(self.kernels)
+        )
+
+    def _is_another(self, variant: Variant, weights: Weights) -> bool:
+        """Whether a variant is the original itself, or WRAP: weights that are laid out already lie
+        outside of every branch."""
+        if weights is Weights.EMBEDDED:
+            return variant is Variant.ORIGINAL
+        return variant is Variant.CAPTURE and self._optimizes_first(weights)
+
     def _build(self, planned: "_Planned", variant: Variant, weights: Weights) -> Candidate:
         """A variant and its memory, or the reason why there is none."""
         made, built, pair = None, self.original, None
         try:
-            if variant is not Variant.ORIGINAL and weights is Weights.PACKED:
+            if variant is not Variant.ORIGINAL and self._optimizes_first(weights):
                 made, pair = planned.optimized_as(variant)
             if variant is not Variant.ORIGINAL and pair is None:
                 made = planned.chained(planned.model, variant)
@@ -409,8 +426,8 @@ class _Planned:
         return stock(model, warm_bytes=warm_bytes, sizes=self.sizes, **{**_PARTS[variant], **parts})
 
     def optimized_as(self, variant: Variant) -> tuple[StockModel, ModelPair] | tuple[None, None]:
-        """A variant of what the runtime makes of the planned model, with its weights packed; none
-        where it has no weights to be outside."""
+        """A variant of what the runtime makes of the planned model, with its weights outside; none
+        where it has no weights to be there."""
         found = self._optimized
         if found is None:
             return None, None
@@ -420,13 +437,13 @@ class _Planned:
 
     @cached_property
     def _optimized(self) -> tuple[ModelPair, onnx.ModelProto] | None:
-        """The planned model as optimized, with its weights packed, and with its nodes in the order
+        """The planned model as optimized, with its weights outside, and with its nodes in the order
         of the plan. It states of inner values what the original does: by that things are fused."""
         trial, flat = self.trial, with_sequences(self.model)
         made = {name for node in flat.graph.node for name in node.output}
         del flat.graph.value_info[:]
         flat.graph.value_info.extend(v for v in trial.original.graph.value_info if v.name in made)
-        pair = optimized_outside(flat, trial.base_dir, trial.recipe, Weights.PACKED)
+        pair = optimized_outside(flat, trial.base_dir, trial.recipe, trial.weights)
         return None if pair is None else (pair, in_plan_order(pair.model, flat))
 
     def _most_held(self) -> int:
