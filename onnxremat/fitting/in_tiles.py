@@ -8,7 +8,7 @@ from onnxremat.core.bounds import PeakBound
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.schedule import Schedule
 from onnxremat.core.units import format_bytes
-from onnxremat.fitting.loop import MOST_OF_SLOWDOWN, PlanMissedError
+from onnxremat.fitting.loop import ALLOWED, PlanMissedError
 from onnxremat.fitting.outcomes import Tried, TriedTiles, plans_of
 from onnxremat.fitting.searches import Search, Searches
 from onnxremat.stages import CHOOSING
@@ -169,7 +169,7 @@ class Tiles:
             seen.add(tiling.regions)
             if budget is not None and not self._is_faster(tiling, tried):
                 return untried("no better than whole ops")
-            if slowdown is not None and tiling.extra_time > MOST_OF_SLOWDOWN * slowdown:
+            if slowdown is not None and tiling.extra_time > ALLOWED[0] * slowdown:
                 return untried(f"predicted {100 * tiling.extra_time:+.1f}% time")
             tiled, seconds = self._learned(base, tiling), searches.deadline.share(planning)
             one = searches.tried(Search(tiled, seconds, tiling))

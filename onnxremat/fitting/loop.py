@@ -36,13 +36,14 @@ ALIKE = 0.02
 HOPELESS = 1.5
 """The smallest peak of whole ops is not measured where it is expected to be so many limits."""
 
-ORDER_SHARE, HALVED_SHARE, MOST_HALVED = 0.15, 0.35, 6
+ORDER_SHARE, HALVED_SHARE = 0.15, 0.35
 """Where time is limited, too: of the seconds, those for an order, and of the rest those for the
-smallest peak; and so many peaks at most are planned for between them."""
+smallest peak."""
 
-MOST_OF_SLOWDOWN = 2.0
-"""What is planned to take so many times the time that is allowed is not made: what optimized
-kernels take of it is another figure, and may be less."""
+ALLOWED, MOST_HALVED = (2.0, 1.0), 4
+"""The smallest peaks are planned for that add so many times the time that is allowed, by so many
+halvings each. What optimized kernels take of what is added is another figure, and may be less; but
+nothing is made that is planned to add more than the first."""
 
 SMALLEST_SHARE = 0.85
 """Of the seconds that are left, for the smallest peak; the rest is for a faster plan of about that
@@ -243,7 +244,7 @@ def _smallest_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> Found[M]:
     """
     deadline, runtime = rounds.deadline, rounds.runtime
     plans = _plans_in_time(rounds, slowdown)
-    most = max(MOST_OF_SLOWDOWN * slowdown, min(one.plan.extra_time for one in plans))
+    most = max(ALLOWED[0] * slowdown, min(one.plan.extra_time for one in plans))
     best: tuple[_Round, F, M] | None = None
     for one in plans:
         if one.plan.extra_time > most:
@@ -269,8 +270,8 @@ def _smallest_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> Found[M]:
 
 
 def _plans_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> "list[_Round]":
-    """Plans of different peaks, the smallest first, the last one an order alone: the step from one
-    that adds more time than is allowed to one that does not is halved in turn."""
+    """Plans of different peaks, the smallest first, the last one an order alone: the steps from
+    one that adds more time than is `ALLOWED` to one that does not are halved in turn."""
     deadline = rounds.deadline
     order = rounds.plan(None, ORDER_SHARE * deadline.left_seconds, max_copies=1)
     if rounds.problem.max_copies == 1:
@@ -278,23 +279,28 @@ def _plans_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> "list[_Round]":
     starts: tuple[Schedule, ...] = (order.plan.schedule,)
     smallest = rounds.plan(None, HALVED_SHARE * deadline.left_seconds, starts)
     plans = {one.plan.peak_bytes: one for one in (smallest, order)}
-    low, high = smallest.plan.peak_bytes, order.plan.peak_bytes
-    for left in range(MOST_HALVED, 0, -1):
-        fast = smallest.plan.extra_time <= slowdown
-        if fast or high <= (1 + ALIKE) * low or deadline.spent or deadline.stopped():
-            break
-        target = (low + high) // 2
-        one = rounds.plan(target, deadline.left_seconds / left, starts)
-        plan = one.plan
-        if plan.meets(target):
-            plans.setdefault(plan.peak_bytes, one)
-            starts = (plan.schedule, order.plan.schedule)
-        else:
-            rounds.ended(one, f"refused: planned {_above(plan.peak_bytes, target, 'its target')}")
-        if plan.meets(target) and plan.extra_time <= slowdown:
-            high = min(target, plan.peak_bytes)
-        else:
-            low = target
+    left = len(ALLOWED) * MOST_HALVED
+    for share in ALLOWED:
+        fast = [one for one in plans.values() if one.plan.extra_time <= share * slowdown]
+        high = min((one.plan.peak_bytes for one in fast), default=order.plan.peak_bytes)
+        slow = [n for n in plans if n < high]
+        low = max(slow, default=high)
+        for _ in range(MOST_HALVED):
+            if high <= (1 + ALIKE) * low or deadline.spent or deadline.stopped():
+                break
+            target = (low + high) // 2
+            one = rounds.plan(target, deadline.left_seconds / left, starts)
+            plan, left = one.plan, left - 1
+            if plan.meets(target):
+                plans.setdefault(plan.peak_bytes, one)
+                starts = (plan.schedule, order.plan.schedule)
+            else:
+                above = _above(plan.peak_bytes, target, "its target")
+                rounds.ended(one, f"refused: planned {above}")
+            if plan.meets(target) and plan.extra_time <= share * slowdown:
+                high = plan.peak_bytes
+            else:
+                low = target
     return [plans[nbytes] for nbytes in sorted(plans) if nbytes <= order.plan.peak_bytes]
 
 

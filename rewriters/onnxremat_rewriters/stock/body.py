@@ -13,7 +13,7 @@ there are such positions, and edges are written for the rest. A third of them do
 
 An edge must survive the runtime's optimisations. Two would cut it: where the shape of the earlier
 step's output is known (a scalar loss, a Size), the empty vector is folded to a constant; where
-that step is a Transpose, its shape is taken from before the Transpose instead. So the output is
+that step is a Transpose, its shape is taken from before the Transpose instead. There the output is
 read through the token first, which no optimisation looks behind.
 """
 
@@ -100,6 +100,7 @@ class _Hidden:
     nodes: list[onnx.NodeProto]
     steps: tuple[int, ...]
     constant: frozenset[str]
+    shapes_hidden: bool
 
 
 def _as_it_is(plan: BodyPlan) -> _Hidden:
@@ -110,7 +111,7 @@ def _as_it_is(plan: BodyPlan) -> _Hidden:
         if index not in plan.constants.nodes and not _is_view(node, outputs):
             steps.append(len(nodes))
         nodes.append(_copy(node))
-    return _Hidden(nodes, tuple(steps), plan.constants.names)
+    return _Hidden(nodes, tuple(steps), plan.constants.names, shapes_hidden=False)
 
 
 def _hidden(plan: BodyPlan, forms: Forms, token: str) -> _Hidden:
@@ -161,7 +162,13 @@ def _hidden(plan: BodyPlan, forms: Forms, token: str) -> _Hidden:
         ):
             nodes += forms.through(node.output[0], token, f"kept__{node.output[0]}")
             names[node.output[0]] = nodes[-1].output[0]
-    return _Hidden(nodes, tuple(steps), constants.names)
+    return _Hidden(nodes, tuple(steps), constants.names, shapes_hidden=True)
+
+
+def _is_sized(kind: onnx.TypeProto) -> bool:
+    """Whether all sizes of a value are known before the run."""
+    tensor = kind.tensor_type
+    return tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim)
 
 
 def _seen(node: onnx.NodeProto, folded: dict[bytes, Sequence[str]], names: dict[str, str]) -> bool:
@@ -199,6 +206,7 @@ class _Chain:
     def __post_init__(self) -> None:
         nodes, steps = self.hidden.nodes, self.hidden.steps
         self._outlet = {s: self._tensor_made(nodes[s]) for s in steps}
+        self._covered = self._values_to_cover()
         self._inlet = {s: self._tensor_read(nodes[s]) for s in steps}
 
     def unlinked(self) -> set[int]:
@@ -257,11 +265,25 @@ class _Chain:
         self, node: onnx.NodeProto, position: int, outlet: str, number: int, forms: Forms
     ) -> list[onnx.NodeProto]:
         """Let `node`, in place, read an input through an empty vector after `outlet`."""
-        added = forms.through(outlet, self.token, f"seen{number}")
-        added += forms.empty_after(added[-1].output[0], f"after{number}")
+        added, seen = [], outlet
+        if outlet in self._covered:
+            added = forms.through(outlet, self.token, f"seen{number}")
+            seen = added[-1].output[0]
+        added += forms.empty_after(seen, f"after{number}")
         added += forms.through(node.input[position], added[-1].output[0], f"edge{number}")
         node.input[position] = added[-1].output[0]
         return added
+
+    def _values_to_cover(self) -> Collection[str]:
+        """Those of which an edge that begins at them would be cut: of known shape, or transposed.
+        All, where that cannot be told."""
+        nodes, types = self.hidden.nodes, dict[str, onnx.TypeProto]()
+        if self.hidden.shapes_hidden:
+            types = inferred_types(self.plan.model, [*self.forms.prelude, *nodes])
+        if not types:
+            return {name for node in nodes for name in node.output}
+        transposed = {n for node in nodes if node.op_type == "Transpose" for n in node.output}
+        return transposed | {name for name, kind in types.items() if _is_sized(kind)}
 
     def _tensor_made(self, node: onnx.NodeProto) -> str | None:
         names = (name for name in node.output if name and is_tensor(name, self.plan.types))
