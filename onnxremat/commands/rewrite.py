@@ -292,7 +292,7 @@ def _plan_and_verify(
         any_size=not _sized(planned, info),
         details=made.details,
         static=made.static,
-        data=None if made.pair is None else made.pair.data,
+        data=None if made.pair is None or made.pair.data.empty else made.pair.data,
         plan_output=None,
         verification=verification,
         planning_seconds=planning_seconds,

@@ -29,7 +29,7 @@ from onnx import GraphProto, ModelProto, helper, numpy_helper
 
 from onnxremat.importer.calls import all_graphs
 from onnxremat.importer.external import all_external_tensors
-from onnxremat.importer.nodes import LAYOUT_DOMAIN
+from onnxremat.importer.nodes import LAYOUT_DOMAIN, subgraphs
 from onnxremat.ort.blocked_layout import layout_width
 from onnxremat.ort.child import actions as worker_actions
 from onnxremat.ort.child.process import ModelSource, run_job
@@ -63,7 +63,7 @@ class Weights(StrEnum):
 
 
 class _NoGuardError(Exception):
-    """A graph has blocks, and no weights in them."""
+    """A graph has blocks, no weights in them, and is no branch."""
 
 
 class DataFile:
@@ -73,6 +73,11 @@ class DataFile:
         self.folder = Path(mkdtemp(dir=process_folder(), prefix="weights-"))
         self.path = self.folder / DATA_FILE
         self._end = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there are no weights in it."""
+        return not self.path.is_file()
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,11 @@ class ModelPair:
 
     def guarded(self, model: ModelProto) -> "ModelPair":
         """The pair of a model made of this one's, which then fails where blocks are of another
-        width than these. `model` is changed, if it has blocks."""
+        width than these. `model` is changed, if it has blocks.
+
+        Raises _NoGuardError if nothing is there that a check could be tied to: no weight in blocks
+        (pools alone are, where weights are inputs), and no branch.
+        """
         blocked, width = _blocked_graph(model), self.optimized_for.layout_width
         if blocked is not None and width is not None:
             _guard(model, blocked, width)
@@ -112,20 +121,24 @@ def with_weights_outside(
     Raises ModelError if the runtime refuses it. O(bytes of the weights).
     """
     made = optimized_outside(model, base_dir, recipe, weights)
-    return None if made is None else made.guarded(made.model)
+    if made.data.empty:
+        return None
+    try:
+        return made.guarded(made.model)
+    except _NoGuardError:
+        packed = weights is Weights.PACKED
+        return _outside(model, base_dir, recipe, OptimizationLevel.EXTENDED, packed=packed)
 
 
 def optimized_outside(
     model: ModelProto, base_dir: Path | str, recipe: Recipe, weights: Weights
-) -> ModelPair | None:
+) -> ModelPair:
     """`with_weights_outside`, without the check of the width of blocks: `ModelPair.guarded` puts it
-    in, once the model is what it is to be."""
+    in, once the model is what it is to be. Without weights that are large enough its file is empty.
+    """
     packed = weights is Weights.PACKED
     level = OptimizationLevel.ALL if packed else OptimizationLevel.EXTENDED
-    try:
-        return _outside(model, base_dir, recipe, level, packed=packed)
-    except _NoGuardError:
-        return _outside(model, base_dir, recipe, OptimizationLevel.EXTENDED, packed=packed)
+    return _outside(model, base_dir, recipe, level, packed=packed)
 
 
 def _outside(
@@ -135,30 +148,21 @@ def _outside(
     level: OptimizationLevel,
     *,
     packed: bool,
-) -> ModelPair | None:
-    """`optimized_outside`, optimized up to a level.
-
-    Raises _NoGuardError if there is no weight in blocks that a check of their width could be tied
-    to: pools alone are in blocks, for one, where weights are inputs.
-    """
+) -> ModelPair:
+    """`optimized_outside`, optimized up to a level."""
     settings = optimizing(recipe, level)
     source, data = ModelSource(model=model, base_dir=Path(base_dir)), DataFile()
     options = {"packed": packed}
     with run_job(worker_actions.optimize, [source], [settings], {}, options=options) as job:
         made = onnx.load(job.folder / job.answer["optimized"], load_external_data=False)
         stored = job.folder / job.answer["weights"]
-        if not stored.is_file():
-            return None
-        shutil.move(stored, data.path)
+        if stored.is_file():
+            shutil.move(stored, data.path)
     name_data(made, DATA_FILE)
     tidy(made, model)
     del made.metadata_props[:]
     made.metadata_props.extend(model.metadata_props)
-    blocked, width = _blocked_graph(made), None
-    if blocked is not None:
-        width = layout_width()
-        assert width is not None, "the runtime has just used its blocked layout"
-        _smallest_weight(made, blocked)
+    width = None if _blocked_graph(made) is None else layout_width()
     return ModelPair(made, data, OptimizedFor(level.value, recipe.provider, width, packed))
 
 
@@ -209,11 +213,13 @@ def _guard(model: ModelProto, graph: GraphProto, width: int) -> None:
     """Let the model fail where blocks are not `width` channels wide.
 
     A picture of `width` channels and two columns is put in blocks; how its elements lie then says
-    how wide they are. Where they lie otherwise, the shape of a weight is looked up behind the end
-    of a table: that is an error of the runtime's, when it loads the model or when it runs it.
+    how wide they are. Where they lie otherwise, the shape of a weight, or the condition of the
+    branch that has the blocks, is looked up behind the end of a table: that is an error of the
+    runtime's, when it loads the model or when it runs it.
     """
     values, nodes = NameSource(value_names(model.graph)), NameSource(node_names(model.graph))
-    node, index, dims = _smallest_weight(model, graph)
+    weight = _smallest_weight(model, graph)
+    node, index, dims = weight or (_branching(model), 0, [])
     picture = np.arange(2 * width, dtype=np.float32).reshape(1, width, 1, 2)
     constants: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = {
         "picture": picture,
@@ -223,8 +229,10 @@ def _guard(model: ModelProto, graph: GraphProto, width: int) -> None:
         "shapes": np.asarray([dims], np.int64),
     }
     name = {key: values.fresh(f"onnxremat_guard_{key}") for key in constants}
-    for key in ("blocks", "flat_blocks", "order", "same", "count", "all", "row", "shape", "weight"):
+    made = "blocks flat_blocks order same count all row shape weight conditions condition"
+    for key in made.split():
         name[key] = values.fresh(f"onnxremat_guard_{key}")
+    name["given"] = node.input[index]
 
     def step(op: str, inputs: str, made: str, **attributes: int) -> onnx.NodeProto:
         label = nodes.fresh(GUARD.format(width))
@@ -241,22 +249,36 @@ def _guard(model: ModelProto, graph: GraphProto, width: int) -> None:
         step("Cast", "same", "count", to=onnx.TensorProto.INT64),
         step("ReduceMin", "count", "all", keepdims=0),
         step("Sub", "one all", "row"),
-        step("Gather", "shapes row", "shape", axis=0),
     ]
-    name["given"] = node.input[index]
-    before.append(step("Reshape", "given shape", "weight"))
-    node.input[index] = name["weight"]
-    graph.initializer.extend(numpy_helper.from_array(a, name[k]) for k, a in constants.items())
-    kept = list(graph.node)
-    del graph.node[:]
-    graph.node.extend([*before, *kept])
+    if weight is None:
+        del constants["shapes"]
+        before.append(step("Reshape", "given flat", "conditions"))
+        before.append(step("Gather", "conditions row", "condition", axis=0))
+    else:
+        before.append(step("Gather", "shapes row", "shape", axis=0))
+        before.append(step("Reshape", "given shape", "weight"))
+    node.input[index] = before[-1].output[0]
+    there = model.graph if weight is None else graph
+    there.initializer.extend(numpy_helper.from_array(a, name[k]) for k, a in constants.items())
+    kept, first = list(there.node), len(there.node) - 1 if weight is None else 0
+    del there.node[:]
+    there.node.extend([*kept[:first], *before, *kept[first:]])
 
 
-def _smallest_weight(model: ModelProto, graph: GraphProto) -> tuple[onnx.NodeProto, int, list[int]]:
-    """A convolution of a graph in blocks, the place of its smallest weight, and its shape.
+def _branching(model: ModelProto) -> onnx.NodeProto:
+    """The last node of a model, if it is an If with the blocks in its branches, as in files of
+    `onnxremat_rewriters.stock`. Raises _NoGuardError if it is not."""
+    last: onnx.NodeProto = model.graph.node[-1]
+    if last.op_type != "If" or not any(any(_layout_nodes(body)) for body in subgraphs(last)):
+        raise _NoGuardError
+    return last
 
-    Raises _NoGuardError if none has weights there.
-    """
+
+def _smallest_weight(
+    model: ModelProto, graph: GraphProto
+) -> tuple[onnx.NodeProto, int, list[int]] | None:
+    """A convolution of a graph in blocks, the place of its smallest weight, and its shape; None if
+    none has weights there."""
     dims = {t.name: list(t.dims) for one in all_graphs(model.graph) for t in one.initializer}
     read = [
         (prod(dims[name]), number, index)
@@ -266,7 +288,7 @@ def _smallest_weight(model: ModelProto, graph: GraphProto) -> tuple[onnx.NodePro
         if name in dims
     ]
     if not read:
-        raise _NoGuardError
+        return None
     _, number, index = min(read)
     node = graph.node[number]
     return node, index, dims[node.input[index]]

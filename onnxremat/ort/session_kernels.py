@@ -12,13 +12,14 @@ A value is known by its name; tiles and repetitions of it have its name and more
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import onnx
 
 from onnxremat.importer.calls import all_graphs
-from onnxremat.importer.nodes import LAYOUT_DOMAIN, made_value
+from onnxremat.importer.nodes import LAYOUT_DOMAIN, is_constant, made_value, reads
 from onnxremat.ort.child import actions as worker_actions
 from onnxremat.ort.child.process import ModelSource, run_job
 from onnxremat.ort.optimize import optimizing
@@ -114,6 +115,23 @@ def other_kernels(original: Kernels, candidate: Kernels, *, more: bool = False) 
     return ""
 
 
+def fused_with_reader(
+    original: Kernels, planned: onnx.ModelProto, optimized: onnx.ModelProto
+) -> frozenset[str]:
+    """The values of a planned model that its session does not make by themselves, as that of the
+    original does: there they have more readers. The others have gone, or read a repetition."""
+    made = {value for graph in all_graphs(optimized.graph) for value, _ in _makers(graph)}
+    nodes = planned.graph.node
+    readers = Counter(name for node in nodes for name in set(reads(node)))
+    return frozenset(
+        name
+        for node in nodes
+        if not is_constant(node)
+        for name in node.output
+        if readers[name] == 1 and name not in made and _whole(name) in original
+    )
+
+
 def fused_later(planned: Kernels, executed: Kernels) -> frozenset[str]:
     """The values whose kernels read more where they are `executed` than where they are `planned`:
     an addition was fused into them."""
@@ -146,11 +164,16 @@ def averaged_in_blocks(executed: Kernels) -> frozenset[str]:
     )
 
 
-def _made(graph: onnx.GraphProto) -> Iterator[tuple[str, Kernel]]:
+def _makers(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.NodeProto]]:
+    """The values that a graph makes, by their names in the planned model, and the nodes."""
     for node in graph.node:
         name = made_value(node).removeprefix(_INNER)
-        if name.startswith(_OURS):
-            continue
+        if not name.startswith(_OURS):
+            yield name, node
+
+
+def _made(graph: onnx.GraphProto) -> Iterator[tuple[str, Kernel]]:
+    for name, node in _makers(graph):
         texts = {a.name: a.s.decode(errors="replace") for a in node.attribute if a.s}
         if node.op_type in RESIZES and texts.get("mode", "nearest") == "nearest":
             continue

@@ -323,7 +323,7 @@ def _weights_row(stock: StockResult) -> tuple[tuple[str, str], ...]:
     if stock.inside:
         return (("weights", f"left where they were: {stock.inside}"),)
     pair = None if stock.chosen is None else stock.chosen.pair
-    if pair is None:
+    if pair is None or pair.data.empty:
         return ()
     nbytes = pair.data.path.stat().st_size
     where = f"{format_bytes(nbytes)} in a file beside it, mapped"

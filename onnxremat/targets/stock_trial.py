@@ -37,9 +37,11 @@ from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
 from onnxremat.ort.session_kernels import (
     Kernels,
     convolved_in_blocks,
+    fused_with_reader,
     other_kernels,
     session_kernels,
 )
+from onnxremat_rewriters.release import release
 from onnxremat_rewriters.stock.body import Edges
 from onnxremat_rewriters.stock.build import StockModel, is_stock, stock
 from onnxremat_rewriters.stock.opset import with_sequences
@@ -306,13 +308,16 @@ class StockTrial:
         """A variant and its memory, or the reason why there is none."""
         made, built, pair = None, self.original, None
         try:
-            if variant is not Variant.ORIGINAL and self._optimizes_first(weights):
+            if variant is Variant.ORIGINAL:
+                pair = with_weights_outside(built, self.base_dir, self.recipe, weights)
+            elif self._optimizes_first(weights):
                 made, pair = planned.optimized_as(variant)
-            if variant is not Variant.ORIGINAL and pair is None:
+                built = made.model
+            else:
                 made = planned.chained(planned.model, variant)
                 built = made.model
-            if pair is None and weights is not Weights.EMBEDDED:
-                pair = with_weights_outside(built, self.base_dir, self.recipe, weights)
+                if weights is not Weights.EMBEDDED:
+                    pair = with_weights_outside(built, self.base_dir, self.recipe, weights)
             if pair is not None:
                 memory = self._measured(pair.source())
                 return Candidate(variant, pair.model, made, pair, memory)
@@ -425,26 +430,26 @@ class _Planned:
         warm_bytes = (self.warm_bytes or 0) if variant in _WARM else 0
         return stock(model, warm_bytes=warm_bytes, sizes=self.sizes, **{**_PARTS[variant], **parts})
 
-    def optimized_as(self, variant: Variant) -> tuple[StockModel, ModelPair] | tuple[None, None]:
-        """A variant of what the runtime makes of the planned model, with its weights outside; none
-        where it has no weights to be there."""
-        found = self._optimized
-        if found is None:
-            return None, None
-        pair, ordered = found
+    def optimized_as(self, variant: Variant) -> tuple[StockModel, ModelPair]:
+        """A variant of what the runtime makes of the planned model, with its weights outside."""
+        pair, ordered = self._optimized
         made = self.chained(ordered, variant, edges=Edges.NEEDED, local_weights=False)
         return made, pair.guarded(made.model)
 
     @cached_property
-    def _optimized(self) -> tuple[ModelPair, onnx.ModelProto] | None:
+    def _optimized(self) -> tuple[ModelPair, onnx.ModelProto]:
         """The planned model as optimized, with its weights outside, and with its nodes in the order
-        of the plan. It states of inner values what the original does: by that things are fused."""
+        of the plan. It states of inner values what the original does: by that things are fused;
+        and what was made by itself there has a second reader, if a fusion took it for one's own."""
         trial, flat = self.trial, with_sequences(self.model)
         made = {name for node in flat.graph.node for name in node.output}
         del flat.graph.value_info[:]
         flat.graph.value_info.extend(v for v in trial.original.graph.value_info if v.name in made)
         pair = optimized_outside(flat, trial.base_dir, trial.recipe, trial.weights)
-        return None if pair is None else (pair, in_plan_order(pair.model, flat))
+        if apart := fused_with_reader(trial.kernels, flat, pair.model):
+            flat = release(flat, apart).model
+            pair = optimized_outside(flat, trial.base_dir, trial.recipe, trial.weights)
+        return pair, in_plan_order(pair.model, flat)
 
     def _most_held(self) -> int:
         """The most that the planned model holds at once, arena off."""
