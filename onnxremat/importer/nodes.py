@@ -9,6 +9,7 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 LAYOUT_DOMAIN = "com.microsoft.nchwc"
 """Of the ops that ONNX Runtime puts in for the blocked layout of convolutions."""
 _BLOCKED = "_nchwc"
+_IN_BLOCKS = "reorder_token"
 
 _BARE_DOMAINS = (*DEFAULT_DOMAINS, "com.microsoft")
 
@@ -88,8 +89,15 @@ def _free_names(graph: GraphProto) -> Iterator[str]:
 
 
 def made_value(node: NodeProto) -> str:
-    """The name of the first value that a node makes; of what ONNX Runtime lays out in blocks, the
-    name that it had before (the node is called `NAME_nchwc`)."""
+    """The name of the first value that a node makes. What ONNX Runtime lays out in blocks has
+    another name there each time: a convolution is called `NAME_nchwc` after the one that it had;
+    for any other node it is told by `made_by`."""
     if node.domain == LAYOUT_DOMAIN and node.name.endswith(_BLOCKED):
         return str(node.name.removesuffix(_BLOCKED))
-    return str(next((name for name in node.output if name), ""))
+    value = next((str(name) for name in node.output if name), "")
+    return made_by(node) if value.startswith(_IN_BLOCKS) and node.name else value
+
+
+def made_by(node: NodeProto) -> str:
+    """A name for what a node makes that is no value's."""
+    return f"made by {node.name}"

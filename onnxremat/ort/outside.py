@@ -112,33 +112,39 @@ class ModelPair:
 
 
 def with_weights_outside(
-    model: ModelProto, base_dir: Path | str, recipe: Recipe, weights: Weights
+    model: ModelProto,
+    base_dir: Path | str,
+    recipe: Recipe,
+    weights: Weights,
+    *,
+    packs: bool = True,
 ) -> ModelPair | None:
     """`model` as a default session executes it, with its weights as `weights` says; None for one
     without weights of at least 1 KB. `recipe` has threads and free dimensions. Where no check of
-    the width of blocks can be put in, the layout is left to the session that loads the file.
+    the width of blocks can be put in, the layout is left to the session that loads the file; with
+    `packs` false, the packing, too.
 
     Raises ModelError if the runtime refuses it. O(bytes of the weights).
     """
-    made = optimized_outside(model, base_dir, recipe, weights)
+    made = optimized_outside(model, base_dir, recipe, weights, packs=packs)
     if made.data.empty:
         return None
     try:
         return made.guarded(made.model)
     except _NoGuardError:
-        packed = weights is Weights.PACKED
+        packed = packs and weights is Weights.PACKED
         return _outside(model, base_dir, recipe, OptimizationLevel.EXTENDED, packed=packed)
 
 
 def optimized_outside(
-    model: ModelProto, base_dir: Path | str, recipe: Recipe, weights: Weights
+    model: ModelProto, base_dir: Path | str, recipe: Recipe, weights: Weights, *, packs: bool = True
 ) -> ModelPair:
     """`with_weights_outside`, without the check of the width of blocks: `ModelPair.guarded` puts it
     in, once the model is what it is to be. Without weights that are large enough its file is empty.
     """
     packed = weights is Weights.PACKED
     level = OptimizationLevel.ALL if packed else OptimizationLevel.EXTENDED
-    return _outside(model, base_dir, recipe, level, packed=packed)
+    return _outside(model, base_dir, recipe, level, packed=packed and packs)
 
 
 def _outside(

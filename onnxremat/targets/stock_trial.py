@@ -211,6 +211,33 @@ class StockTrial:
         source = in_memory(self.original, self.base_dir)
         return session_kernels(source, self.recipe, OptimizationLevel.ALL)
 
+    @cached_property
+    def packs(self) -> bool:
+        """Whether the original with packed weights runs: the runtime ends with some models then
+        (PP-OCR's recognition, 1.31.1), which run as they are and are packed by whoever opens them.
+        """
+        try:
+            if self.weights is Weights.PACKED and self._as_it_is is not None:
+                self._outputs(self._as_it_is.source())
+        except ModelError:
+            return False
+        return True
+
+    @cached_property
+    def _as_it_is(self) -> ModelPair | None:
+        """The original with its weights outside."""
+        return self._outside(packs=True)
+
+    @cached_property
+    def _not_packed(self) -> ModelPair | None:
+        """The same with its weights as kernels pack them when they are opened."""
+        return self._outside(packs=False)
+
+    def _outside(self, *, packs: bool) -> ModelPair | None:
+        return with_weights_outside(
+            self.original, self.base_dir, self.recipe, self.weights, packs=packs
+        )
+
     @property
     def recipe(self) -> Recipe:
         """The session options of the result."""
@@ -309,7 +336,7 @@ class StockTrial:
         made, built, pair = None, self.original, None
         try:
             if variant is Variant.ORIGINAL:
-                pair = with_weights_outside(built, self.base_dir, self.recipe, weights)
+                pair = self._as_it_is if self.packs else self._not_packed
             elif self._optimizes_first(weights):
                 made, pair = planned.optimized_as(variant)
                 built = made.model
@@ -445,10 +472,17 @@ class _Planned:
         made = {name for node in flat.graph.node for name in node.output}
         del flat.graph.value_info[:]
         flat.graph.value_info.extend(v for v in trial.original.graph.value_info if v.name in made)
-        pair = optimized_outside(flat, trial.base_dir, trial.recipe, trial.weights)
+        optimized = partial(
+            optimized_outside,
+            base_dir=trial.base_dir,
+            recipe=trial.recipe,
+            weights=trial.weights,
+            packs=trial.packs,
+        )
+        pair = optimized(flat)
         if apart := fused_with_reader(trial.kernels, flat, pair.model):
             flat = release(flat, apart).model
-            pair = optimized_outside(flat, trial.base_dir, trial.recipe, trial.weights)
+            pair = optimized(flat)
         return pair, in_plan_order(pair.model, flat)
 
     def _most_held(self) -> int:

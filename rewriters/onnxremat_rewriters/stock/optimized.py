@@ -11,7 +11,7 @@ from math import inf
 
 import onnx
 
-from onnxremat.importer.nodes import made_value, reads
+from onnxremat.importer.nodes import made_by, made_value, reads
 from onnxremat_rewriters.recompute import mark_of, set_mark
 
 
@@ -27,13 +27,18 @@ def in_plan_order(optimized: onnx.ModelProto, planned: onnx.ModelProto) -> onnx.
     copy.CopyFrom(optimized)
     graph = copy.graph
     del graph.value_info[:]
-    place = {name: i for i, node in enumerate(planned.graph.node) for name in node.output if name}
+    place = {
+        name: i
+        for i, node in enumerate(planned.graph.node)
+        for name in (*node.output, made_by(node) if node.name else "")
+        if name
+    }
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
     maker = {name: v for v, node in enumerate(nodes) for name in node.output if name}
     producers = [sorted({maker[n] for n in reads(node) if n in maker}) for node in nodes]
     readers: list[list[int]] = [[] for _ in nodes]
-    for v, made_by in enumerate(producers):
-        for p in made_by:
+    for v, before in enumerate(producers):
+        for p in before:
             readers[p].append(v)
     rank = _ranks(nodes, place, producers, readers)
     order = _sorted(rank, producers, readers)
@@ -71,7 +76,7 @@ def _sorted(
     rank: Sequence[float], producers: Sequence[Sequence[int]], readers: Sequence[Sequence[int]]
 ) -> list[int]:
     """A topological order, the least rank first where there is a choice."""
-    waiting = [len(made_by) for made_by in producers]
+    waiting = [len(before) for before in producers]
     ready = [(rank[v], v) for v, n in enumerate(waiting) if n == 0]
     heapq.heapify(ready)
     order = []
