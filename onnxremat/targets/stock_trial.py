@@ -44,9 +44,9 @@ from onnxremat.ort.session_kernels import (
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.stock.body import Edges
 from onnxremat_rewriters.stock.build import StockModel, is_stock, stock
+from onnxremat_rewriters.stock.checked_sizes import Sizes
 from onnxremat_rewriters.stock.opset import with_sequences
 from onnxremat_rewriters.stock.optimized import in_plan_order
-from onnxremat_rewriters.stock.sizes import Sizes
 
 LONGEST_TIME_RATIO = 1.10
 """How much longer a variant may take than the original, where nothing else is asked."""

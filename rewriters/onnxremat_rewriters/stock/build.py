@@ -12,10 +12,10 @@ from onnxremat.core.errors import ModelError
 from onnxremat.importer.nodes import attribute
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
 from onnxremat_rewriters.stock.body import Body, BodyPlan, Edges, write_body
+from onnxremat_rewriters.stock.checked_sizes import Sizes
 from onnxremat_rewriters.stock.facts import find_constants
 from onnxremat_rewriters.stock.forms import Forms
 from onnxremat_rewriters.stock.opset import standard_opset, with_sequences
-from onnxremat_rewriters.stock.sizes import Sizes
 from onnxremat_rewriters.stock.wrap import wrapped
 
 STOCK_KEY = "onnxremat.stock"
@@ -59,11 +59,11 @@ def stock(
     `local_weights` keeps weights of convolutions where layout optimisations find them (see
     `weights`); by default where shapes are not hidden, for without shapes there are none.
     `sizes` are shapes of inputs outside of which the model has to fail, though it declares less
-    (module `sizes`; only with `wrap`). Declared inputs, outputs, initializers and metadata stay;
-    inner value_info goes, unless the branch of `wrap` can have it, and `hide` does not hide it:
-    behind an edge no shape is inferred, and what the runtime optimizes by shape it does where they
-    are stated. Values are the same bit for bit as far as the runtime executes the nodes as they
-    are.
+    (module `checked_sizes`; only with `wrap`). Declared inputs, outputs, initializers and metadata
+    stay; inner value_info goes, unless the branch of `wrap` can have it, and `hide` does not hide
+    it: behind an edge no shape is inferred, and what the runtime optimizes by shape it does where
+    they are stated. Values are the same bit for bit as far as the runtime executes the nodes as
+    they are.
 
     Raises ModelError if the model was made by `stock` already, is of an operator set that cannot
     be raised to one with sequences, or has an output whose type no branch can make.

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxremat.core.errors import ModelError
 from onnxremat_rewriters.naming import rename_reads
+from onnxremat_rewriters.stock.checked_sizes import Sizes, sizes_checked
 from onnxremat_rewriters.stock.forms import Forms
-from onnxremat_rewriters.stock.sizes import Sizes, sizes_checked
 from onnxremat_rewriters.stock.weights import big_constants, localized
 
 
