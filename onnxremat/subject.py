@@ -30,7 +30,7 @@ from onnxremat.importer import (
     open_inputs,
 )
 from onnxremat.importer.execution_order import EAGER_OPS
-from onnxremat.importer.nodes import reads
+from onnxremat.importer.nodes import reads, values_of_nodes
 from onnxremat.importer.value_sizes import sizes_from_values
 from onnxremat.options import ModelFields
 from onnxremat.ort.child.process import ModelSource
@@ -316,7 +316,7 @@ def _released(feed: Feed) -> Released:
         return made
     recipe = STOCK.with_threads(feed.options.threads)
     before, after = (
-        session_kernels(source, recipe, OptimizationLevel.ALL)
+        session_kernels(source, recipe, OptimizationLevel.ALL, values_of_nodes(model.graph))
         for source in (feed.source(), in_memory(made.model, feed.loaded.base_dir))
     )
     read, left = (

@@ -1,6 +1,6 @@
 """What can be said of one node by looking at it alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from onnx import AttributeProto, GraphProto, NodeProto, helper
@@ -88,16 +88,22 @@ def _free_names(graph: GraphProto) -> Iterator[str]:
     yield from (value.name for value in graph.output if value.name not in local)
 
 
-def made_value(node: NodeProto) -> str:
+def made_value(node: NodeProto, values: Mapping[str, str]) -> str:
     """The name of the first value that a node makes. What ONNX Runtime lays out in blocks has
     another name there each time: a convolution is called `NAME_nchwc` after the one that it had;
-    for any other node it is told by `made_by`."""
+    other nodes keep the name of their own, by which `values` knows them (`values_of_nodes`)."""
     if node.domain == LAYOUT_DOMAIN and node.name.endswith(_BLOCKED):
         return str(node.name.removesuffix(_BLOCKED))
     value = next((str(name) for name in node.output if name), "")
-    return made_by(node) if value.startswith(_IN_BLOCKS) and node.name else value
+    return values.get(node.name, value) if value.startswith(_IN_BLOCKS) else value
 
 
-def made_by(node: NodeProto) -> str:
-    """A name for what a node makes that is no value's."""
-    return f"made by {node.name}"
+def values_of_nodes(graph: GraphProto) -> dict[str, str]:
+    """The first value that each node of a graph makes, by the name of the node, if it has one."""
+    return {
+        node.name: name
+        for node in graph.node
+        if node.name
+        for name in reversed(node.output)
+        if name
+    }

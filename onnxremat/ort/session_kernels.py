@@ -14,12 +14,19 @@ A value is known by its name; tiles and repetitions of it have its name and more
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import onnx
 
 from onnxremat.importer.calls import all_graphs
-from onnxremat.importer.nodes import LAYOUT_DOMAIN, is_constant, made_value, reads
+from onnxremat.importer.nodes import (
+    LAYOUT_DOMAIN,
+    is_constant,
+    made_value,
+    reads,
+    values_of_nodes,
+)
 from onnxremat.ort.child import actions as worker_actions
 from onnxremat.ort.child.process import ModelSource, run_job
 from onnxremat.ort.optimize import optimizing
@@ -79,22 +86,30 @@ Kernels = Mapping[str, frozenset[Kernel]]
 """By the name of a value, those that make it, in whole or in parts."""
 
 
-def session_kernels(source: ModelSource, recipe: Recipe, level: OptimizationLevel) -> Kernels:
-    """What a session that optimizes up to a level runs for each value.
+def session_kernels(
+    source: ModelSource,
+    recipe: Recipe,
+    level: OptimizationLevel,
+    values: Mapping[str, str] = MappingProxyType({}),
+) -> Kernels:
+    """What a session that optimizes up to a level runs for each value. `values` are those that the
+    nodes of the model make, by their names: of nodes in blocks nothing else is known.
 
     Raises ModelError if the runtime refuses the model.
     """
     settings = optimizing(recipe, level)
     with run_job(worker_actions.optimize, [source], [settings], {}) as job:
         made = onnx.load(job.folder / job.answer["optimized"], load_external_data=False)
-    return kernels_of(made)
+    return kernels_of(made, values)
 
 
-def kernels_of(optimized: onnx.ModelProto) -> Kernels:
-    """What is run for each value of a model that the runtime has optimized."""
+def kernels_of(
+    optimized: onnx.ModelProto, values: Mapping[str, str] = MappingProxyType({})
+) -> Kernels:
+    """What is run for each value of a model that the runtime has optimized; `values` as there."""
     found: dict[str, set[Kernel]] = {}
     for graph in all_graphs(optimized.graph):
-        for value, kernel in _made(graph):
+        for value, kernel in _made(graph, values):
             found.setdefault(value, set()).add(kernel)
     return {value: frozenset(kernels) for value, kernels in found.items()}
 
@@ -120,8 +135,8 @@ def fused_with_reader(
 ) -> frozenset[str]:
     """The values of a planned model that its session does not make by themselves, as that of the
     original does: there they have more readers. The others have gone, or read a repetition."""
-    made = {value for graph in all_graphs(optimized.graph) for value, _ in _makers(graph)}
-    nodes = planned.graph.node
+    nodes, values = planned.graph.node, values_of_nodes(planned.graph)
+    made = {value for graph in all_graphs(optimized.graph) for value, _ in _makers(graph, values)}
     readers = Counter(name for node in nodes for name in set(reads(node)))
     return frozenset(
         name
@@ -164,16 +179,18 @@ def averaged_in_blocks(executed: Kernels) -> frozenset[str]:
     )
 
 
-def _makers(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.NodeProto]]:
+def _makers(
+    graph: onnx.GraphProto, values: Mapping[str, str]
+) -> Iterator[tuple[str, onnx.NodeProto]]:
     """The values that a graph makes, by their names in the planned model, and the nodes."""
     for node in graph.node:
-        name = made_value(node).removeprefix(_INNER)
+        name = made_value(node, values).removeprefix(_INNER)
         if not name.startswith(_OURS):
             yield name, node
 
 
-def _made(graph: onnx.GraphProto) -> Iterator[tuple[str, Kernel]]:
-    for name, node in _makers(graph):
+def _made(graph: onnx.GraphProto, values: Mapping[str, str]) -> Iterator[tuple[str, Kernel]]:
+    for name, node in _makers(graph, values):
         texts = {a.name: a.s.decode(errors="replace") for a in node.attribute if a.s}
         if node.op_type in RESIZES and texts.get("mode", "nearest") == "nearest":
             continue

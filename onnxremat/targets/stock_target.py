@@ -323,14 +323,16 @@ def _weights_row(stock: StockResult) -> tuple[tuple[str, str], ...]:
     if stock.inside:
         return (("weights", f"left where they were: {stock.inside}"),)
     pair = None if stock.chosen is None else stock.chosen.pair
-    if pair is None or pair.data.empty:
+    if pair is None:
         return ()
-    nbytes = pair.data.path.stat().st_size
-    where = f"{format_bytes(nbytes)} in a file beside it, mapped"
+    said = []
+    if not pair.data.empty:
+        nbytes = pair.data.path.stat().st_size
+        said.append(f"{format_bytes(nbytes)} in a file beside it, mapped")
     width = pair.optimized_for.layout_width
     if width is not None:
-        where += f"; for processors with blocks of {width} channels (others refuse it)"
-    return (("weights", where),)
+        said.append(f"for processors with blocks of {width} channels (others refuse it)")
+    return (("weights", "; ".join(said)),) if said else ()
 
 
 def _source(subject: Subject, made: Made, final: onnx.ModelProto) -> ModelSource:

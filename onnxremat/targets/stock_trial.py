@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import onnx
 
 from onnxremat.core.errors import ModelError
+from onnxremat.importer.nodes import values_of_nodes
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.measuring.compare import different_names
@@ -194,10 +195,13 @@ class StockTrial:
     progress: Callable[[str], None] = lambda stage: None
     _seen: dict[int, _Expected] = field(default_factory=dict, init=False, repr=False)
     """By the id of the reference, which is kept so that no other model can have it."""
+    _values: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    """What the nodes of the original, and of all planned models, make."""
 
     def __post_init__(self) -> None:
         if is_stock(self.original):
             raise ModelError("the model was already rewritten for stock options")
+        self._values.update(values_of_nodes(self.original.graph))
 
     @cached_property
     def before(self) -> SessionMemory:
@@ -209,7 +213,7 @@ class StockTrial:
     def kernels(self) -> Kernels:
         """What the original runs with default options."""
         source = in_memory(self.original, self.base_dir)
-        return session_kernels(source, self.recipe, OptimizationLevel.ALL)
+        return session_kernels(source, self.recipe, OptimizationLevel.ALL, self._values)
 
     @cached_property
     def packs(self) -> bool:
@@ -268,6 +272,7 @@ class StockTrial:
         and does not declare them. A variant that cannot be built says so in its reason;
         where none will do with its weights outside, they are inside.
         """
+        self._values.update(values_of_nodes(model.graph))
         compared = self.original if reference is None else reference
         variants = [v for v in self.variants if not tiled or v in IN_TILES]
         build = partial(self._build, _Planned(self, model, warm_bytes, sizes))
@@ -390,7 +395,7 @@ class StockTrial:
 
     def _other_kernels(self, source: ModelSource, asked: Asked) -> str:
         """Where a session of a file runs other kernels than one of the original."""
-        found = session_kernels(source, self.recipe, OptimizationLevel.ALL)
+        found = session_kernels(source, self.recipe, OptimizationLevel.ALL, self._values)
         return other_kernels(self.kernels, found, more=asked.replaced)
 
     def _outputs(

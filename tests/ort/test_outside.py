@@ -9,13 +9,24 @@ from onnx import numpy_helper
 
 from models import BUILDERS
 from onnxremat.core.errors import ModelError
+from onnxremat.importer.calls import all_graphs
 from onnxremat.importer.external import data_files
+from onnxremat.importer.nodes import LAYOUT_DOMAIN
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.inputs import make_inputs
 from onnxremat.ort.measuring.measure import in_memory, run_outputs
-from onnxremat.ort.outside import DATA_FILE, ModelPair, Weights, name_data, with_weights_outside
+from onnxremat.ort.outside import (
+    DATA_FILE,
+    ModelPair,
+    Weights,
+    name_data,
+    optimized_outside,
+    with_weights_outside,
+)
 from onnxremat.ort.recipe import STOCK
+from onnxremat_rewriters.stock import stock
+from onnxremat_rewriters.stock.optimized import in_plan_order
 from tests.rewriters.tile.nets import Net
 
 ONE_THREAD = STOCK.with_threads(1)
@@ -61,20 +72,50 @@ def test_the_pair_may_be_renamed_together(tmp_path: Path) -> None:
     assert not different_names(expected, run_outputs(source, inputs, ONE_THREAD))
 
 
-def test_a_file_in_blocks_of_another_width_is_refused_by_the_runtime() -> None:
-    """As if it came from such a processor: blocks lie otherwise than its guard expects."""
-    model = convolutions()
-    made = outside(model, Weights.PACKED)
-    if made.optimized_for.layout_width is None:
+def pools() -> onnx.ModelProto:
+    """Pools that the runtime lays out in blocks, without a weight there, and a product."""
+    net = Net()
+    x = net.add("MaxPool", net.input("x", 1, 32, 16, 16), kernel_shape=[3, 3], pads=[1] * 4)
+    x = net.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    return net.model(net.add("MatMul", x, net.weight(8, 64)))
+
+
+def expecting_narrow_blocks(made: ModelPair) -> ModelPair:
+    """As if the file came from a processor with blocks of half the width."""
+    width = made.optimized_for.layout_width
+    if width is None:
         pytest.skip("this processor has no blocked layout")
     (expected,) = (t for t in made.model.graph.initializer if t.name.endswith("guard_expected"))
-    order = numpy_helper.to_array(expected)
-    half = made.optimized_for.layout_width // 2
-    picture = np.sort(order).reshape(made.optimized_for.layout_width, 2)
-    narrow = np.concatenate([part.T.ravel() for part in (picture[:half], picture[half:])])
+    picture = np.sort(numpy_helper.to_array(expected)).reshape(width, 2)
+    halves = (picture[: width // 2], picture[width // 2 :])
+    narrow = np.concatenate([part.T.ravel() for part in halves])
     expected.CopyFrom(numpy_helper.from_array(narrow, expected.name))
+    return made
+
+
+def test_a_file_in_blocks_of_another_width_is_refused_by_the_runtime() -> None:
+    model = convolutions()
+    made = expecting_narrow_blocks(outside(model, Weights.PACKED))
     with pytest.raises(ModelError, match="this file is for processors with blocks of"):
         run_outputs(made.source(), make_inputs(model), ONE_THREAD)
+
+
+@pytest.mark.slow
+def test_where_no_weight_is_in_blocks_the_branch_is_checked() -> None:
+    model = pools()
+    inputs = make_inputs(model)
+    made = optimized_outside(model, Path.cwd(), ONE_THREAD, Weights.PACKED)
+    if made.optimized_for.layout_width is None:
+        pytest.skip("this runtime lays no pools out in blocks")
+    wrapped = made.guarded(stock(in_plan_order(made.model, model)).model)
+    assert any(n.domain == LAYOUT_DOMAIN for g in all_graphs(wrapped.model.graph) for n in g.node)
+    expected = run_outputs(in_memory(model, "."), inputs, ONE_THREAD)
+    assert not different_names(expected, run_outputs(wrapped.source(), inputs, ONE_THREAD))
+    with pytest.raises(ModelError, match="this file is for processors with blocks of"):
+        run_outputs(expecting_narrow_blocks(wrapped).source(), inputs, ONE_THREAD)
+    # Without a branch there is nothing to be checked: no blocks then.
+    plain = outside(model, Weights.PACKED)
+    assert not any(node.domain == LAYOUT_DOMAIN for node in plain.model.graph.node)
 
 
 def test_portable_files_have_no_blocks() -> None:

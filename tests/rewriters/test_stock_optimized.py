@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxremat.importer.nodes import LAYOUT_DOMAIN, made_value, reads
+from onnxremat.importer.nodes import LAYOUT_DOMAIN, made_value, reads, values_of_nodes
 from onnxremat.ort.optimize import optimize_offline
 from onnxremat.ort.recipe import STOCK, OptimizationLevel
 from onnxremat_rewriters.recompute import mark_of, set_mark
@@ -59,18 +59,19 @@ def test_what_is_still_made_is_made_in_the_order_of_the_plan(level: Optimization
     assert topological(made)
     assert not made.graph.value_info
     place = {name: i for i, one in enumerate(model.graph.node) for name in one.output}
-    values = [made_value(one) for one in made.graph.node]
+    names = values_of_nodes(model.graph)
+    values = [made_value(one, names) for one in made.graph.node]
     known = [place[name] for name in values if name in place]
     assert known == sorted(known)
     assert {"b2", "a1__recompute1", "y"} <= set(values)
     # Fused with its Relu, the repetition is the same node again, but for its mark.
-    again = next(n for n in made.graph.node if made_value(n) == "a1__recompute1")
+    again = next(n for n in made.graph.node if made_value(n, names) == "a1__recompute1")
     assert mark_of(again) > 0
     if any(n.domain == LAYOUT_DOMAIN for n in made.graph.node):
         changes = [i for i, n in enumerate(made.graph.node) if n.op_type == "ReorderInput"]
         assert all(made.graph.node[i].output[0] in made.graph.node[i + 1].input for i in changes)
     optimized_again = optimize_offline(made, ".", level, STOCK).model
-    assert "a1__recompute1" in {made_value(n) for n in optimized_again.graph.node}
+    assert "a1__recompute1" in {made_value(n, names) for n in optimized_again.graph.node}
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -18,18 +18,28 @@ from onnxremat.core.errors import InfeasibleError, ModelError, UsageError
 from onnxremat.core.problem import Plan, Problem, make_plan
 from onnxremat.core.schedule import given_order, with_eager_ops
 from onnxremat.core.units import format_bytes
-from onnxremat.importer.nodes import LAYOUT_DOMAIN
+from onnxremat.importer.nodes import LAYOUT_DOMAIN, values_of_nodes
 from onnxremat.options import ModelOptions, Options
 from onnxremat.ort import session as session_module
 from onnxremat.ort.measuring.compare import Rounding, rounding
+from onnxremat.ort.measuring.measure import in_memory
+from onnxremat.ort.optimize import optimize_offline
 from onnxremat.ort.recipe import STOCK, OptimizationLevel
 from onnxremat.ort.record import OptimizedFor, PlanRecord, attach_record, read_record
-from onnxremat.ort.session_kernels import other_kernels, session_kernels
+from onnxremat.ort.session_kernels import (
+    Kernels,
+    fused_with_reader,
+    other_kernels,
+    session_kernels,
+)
 from onnxremat.subject import Subject, prepare
 from onnxremat.targets.stock_target import StockTarget
 from onnxremat.targets.stock_trial import StockResult
 from onnxremat.verification import verify_files
+from onnxremat_rewriters.recompute import set_mark
+from onnxremat_rewriters.release import release
 from onnxremat_rewriters.stock import is_stock, read_stock
+from tests.rewriters.tile.nets import Net
 
 pytestmark = pytest.mark.slow
 
@@ -341,3 +351,36 @@ def test_what_had_other_readers_is_not_fused_once_they_are_dropped(tmp_path: Pat
         "Mul",
         "Softmax",
     ]
+
+
+@pytest.mark.slow
+def test_what_is_made_again_for_one_reader_is_not_fused_with_it(tmp_path: Path) -> None:
+    """A convolution that two nodes read is not fused with its Relu; repeated, it would be."""
+    net = Net()
+    x = net.input("x", 1, 16, 64, 64)
+    first = net.add("Conv", x, net.weight(64, 16, 3, 3), pads=[1] * 4)
+    y = net.add("Relu", first)
+    for _ in range(3):
+        y = net.add("Relu", net.add("Conv", y, net.weight(64, 64, 3, 3), pads=[1] * 4))
+    model = net.model(net.add("Mul", net.add("Conv", y, net.weight(64, 64, 1, 1)), first))
+    again = onnx.ModelProto()
+    again.CopyFrom(model)
+    copy = onnx.NodeProto()
+    copy.CopyFrom(next(n for n in model.graph.node if n.output[0] == first))
+    copy.output[0] = copy.name = f"{first}__recompute1"
+    set_mark(copy, 1)
+    last = again.graph.node.pop()
+    last.input[1] = copy.output[0]
+    again.graph.node.extend([copy, last])
+    session = STOCK.with_threads(1)
+    values = values_of_nodes(again.graph)
+
+    def kernels(one: onnx.ModelProto) -> Kernels:
+        return session_kernels(in_memory(one, "."), session, OptimizationLevel.ALL, values)
+
+    before, after = kernels(model), kernels(again)
+    assert other_kernels(before, after)
+    optimized = optimize_offline(again, ".", OptimizationLevel.ALL, session).model
+    assert first in fused_with_reader(before, again, optimized)
+    apart = release(again, fused_with_reader(before, again, optimized)).model
+    assert not other_kernels(before, kernels(apart))

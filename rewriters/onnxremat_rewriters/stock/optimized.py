@@ -5,13 +5,13 @@ nodes are others than the planned ones; a value that is still made tells where i
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import count
 from math import inf
 
 import onnx
 
-from onnxremat.importer.nodes import made_by, made_value, reads
+from onnxremat.importer.nodes import made_value, reads, values_of_nodes
 from onnxremat_rewriters.recompute import mark_of, set_mark
 
 
@@ -27,12 +27,7 @@ def in_plan_order(optimized: onnx.ModelProto, planned: onnx.ModelProto) -> onnx.
     copy.CopyFrom(optimized)
     graph = copy.graph
     del graph.value_info[:]
-    place = {
-        name: i
-        for i, node in enumerate(planned.graph.node)
-        for name in (*node.output, made_by(node) if node.name else "")
-        if name
-    }
+    place = {name: i for i, node in enumerate(planned.graph.node) for name in node.output if name}
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
     maker = {name: v for v, node in enumerate(nodes) for name in node.output if name}
     producers = [sorted({maker[n] for n in reads(node) if n in maker}) for node in nodes]
@@ -40,7 +35,9 @@ def in_plan_order(optimized: onnx.ModelProto, planned: onnx.ModelProto) -> onnx.
     for v, before in enumerate(producers):
         for p in before:
             readers[p].append(v)
-    rank = _ranks(nodes, place, producers, readers)
+    values = values_of_nodes(planned.graph)
+    known = [place.get(made_value(node, values)) for node in nodes]
+    rank = _ranks(known, producers, readers)
     order = _sorted(rank, producers, readers)
     numbers = count(1 + max((mark_of(node) for node in nodes), default=0))
     seen: set[bytes] = set()
@@ -58,16 +55,14 @@ def in_plan_order(optimized: onnx.ModelProto, planned: onnx.ModelProto) -> onnx.
 
 
 def _ranks(
-    nodes: Sequence[onnx.NodeProto],
-    place: Mapping[str, int],
+    known: Sequence[int | None],
     producers: Sequence[Sequence[int]],
     readers: Sequence[Sequence[int]],
 ) -> list[float]:
     """Where each node belongs; of the unknown ones, as late as their readers permit."""
-    rank = [float(place.get(made_value(node), inf)) for node in nodes]
-    known = [one < inf for one in rank]
-    for v in reversed(_sorted([0.0] * len(nodes), producers, readers)):
-        if not known[v]:
+    rank = [inf if one is None else float(one) for one in known]
+    for v in reversed(_sorted([0.0] * len(known), producers, readers)):
+        if known[v] is None:
             rank[v] = min((rank[r] for r in readers[v]), default=inf)
     return rank
 
