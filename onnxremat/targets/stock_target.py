@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 import onnx
 
+from onnxremat.core.loosened import loosened
 from onnxremat.core.problem import Plan
 from onnxremat.core.schedule import Schedule, with_eager_ops
 from onnxremat.core.units import format_bytes
@@ -109,7 +110,10 @@ class StockTarget(Target):
         """By the emulation of the arena, for the two variants that hide all shapes: no size is
         provable there, so that every value has a buffer of its own; there is no memory pattern."""
         self.progress("predicting the plan")
-        plan = replace(plan, schedule=self._averaged_at_once(subject, plan.schedule))
+        schedule = plan.schedule
+        if self.trial.weights is not Weights.EMBEDDED:
+            schedule = loosened(subject.imported.graph, schedule, self.rules)
+        plan = replace(plan, schedule=self._averaged_at_once(subject, schedule))
         rewritten = write_plan(subject.imported, plan, ExecutionOrder.PRIORITY)
         profile = expected_profile(subject, rewritten, ExecutionOrder.PRIORITY)
         del rewritten.model.graph.value_info[:]
