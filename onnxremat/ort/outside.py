@@ -137,13 +137,20 @@ def with_weights_outside(
 
 
 def optimized_outside(
-    model: ModelProto, base_dir: Path | str, recipe: Recipe, weights: Weights, *, packs: bool = True
+    model: ModelProto,
+    base_dir: Path | str,
+    recipe: Recipe,
+    weights: Weights,
+    *,
+    packs: bool = True,
+    blocks: bool = True,
 ) -> ModelPair:
     """`with_weights_outside`, without the check of the width of blocks: `ModelPair.guarded` puts it
-    in, once the model is what it is to be. Without weights that are large enough its file is empty.
+    in, once the model is what it is to be. Without weights that are large enough its file is empty;
+    without `blocks` nothing is laid out in them.
     """
     packed = weights is Weights.PACKED
-    level = OptimizationLevel.ALL if packed else OptimizationLevel.EXTENDED
+    level = OptimizationLevel.ALL if packed and blocks else OptimizationLevel.EXTENDED
     return _outside(model, base_dir, recipe, level, packed=packed and packs)
 
 

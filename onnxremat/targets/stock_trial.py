@@ -39,6 +39,7 @@ from onnxremat.ort.session_kernels import (
     Kernels,
     convolved_in_blocks,
     fused_with_reader,
+    kernels_of,
     other_kernels,
     session_kernels,
 )
@@ -393,6 +394,10 @@ class StockTrial:
         candidate = replace(candidate, times=self._times(source, asked.time_ratio))
         return replace(candidate, reason=_slower(candidate.times, asked.time_ratio))
 
+    def runs_otherwise(self, optimized: onnx.ModelProto) -> bool:
+        """Whether an optimized model has other kernels than the original runs."""
+        return bool(other_kernels(self.kernels, kernels_of(optimized, self._values), more=True))
+
     def _other_kernels(self, source: ModelSource, asked: Asked) -> str:
         """Where a session of a file runs other kernels than one of the original."""
         found = session_kernels(source, self.recipe, OptimizationLevel.ALL, self._values)
@@ -488,6 +493,10 @@ class _Planned:
         if apart := fused_with_reader(trial.kernels, flat, pair.model):
             flat = release(flat, apart).model
             pair = optimized(flat)
+        if trial.runs_otherwise(pair.model):
+            # A pool without its indices lies in blocks, for one, and with them it does not.
+            plain = optimized(flat, blocks=False)
+            pair = pair if trial.runs_otherwise(plain.model) else plain
         return pair, in_plan_order(pair.model, flat)
 
     def _most_held(self) -> int:
