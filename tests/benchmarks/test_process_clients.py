@@ -32,6 +32,9 @@ MODELS = {
 }
 """Sizes at which a second of planning is enough."""
 
+CONVOLVED = ("unet", "espcn", "resnet")
+"""Portable files of these have weights in a branch, where blocks are made of them."""
+
 
 def client(name: str) -> ScriptClient:
     if not MODULES or shutil.which("node") is None:
@@ -79,8 +82,12 @@ def test_a_portable_file_in_another_client(
     model: str,
     files: dict[str, tuple[Path, Path]],
     tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> None:
     opened = client(where)
+    if where != "node" and model in CONVOLVED:
+        reason = "in WebAssembly weights of a branch are not found in the file beside the model"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     original, file = made(model, files, tmp_path_factory)
     assert file.with_name(file.name + SUFFIX).exists()
     inputs = original.parent / "inputs"
