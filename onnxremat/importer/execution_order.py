@@ -13,7 +13,7 @@ emulations equal 1.31.1 on random graphs.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx
 
@@ -33,6 +33,16 @@ def priority_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
     def key(v: int) -> tuple[bool, int]:
         return (nodes[v].op_type not in EAGER_OPS, v)
 
+    return least_first(producers, readers, key)
+
+
+def least_first(
+    producers: Mapping[int, Sequence[int]],
+    readers: Mapping[int, Sequence[int]],
+    key: Callable[[int], tuple[float, int]],
+) -> list[int]:
+    """A topological order, the node of the least `key`, which ends with it, first wherever there is
+    a choice (Kahn). Nodes of a cycle are left out. O((n + m) log n)."""
     waiting = {v: len(made_by) for v, made_by in producers.items()}
     ready = [key(v) for v, count in waiting.items() if count == 0]
     heapq.heapify(ready)

@@ -4,13 +4,13 @@ What is optimized before it is chained is fused as the original is: no edge stan
 nodes are others than the planned ones; a value that is still made tells where its node belongs.
 """
 
-import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from math import inf
 
 import onnx
 
+from onnxremat.importer.execution_order import least_first
 from onnxremat.importer.nodes import made_value, reads, values_of_nodes
 from onnxremat_rewriters.recompute import mark_of, set_mark
 
@@ -30,15 +30,18 @@ def in_plan_order(optimized: onnx.ModelProto, planned: onnx.ModelProto) -> onnx.
     place = {name: i for i, node in enumerate(planned.graph.node) for name in node.output if name}
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
     maker = {name: v for v, node in enumerate(nodes) for name in node.output if name}
-    producers = [sorted({maker[n] for n in reads(node) if n in maker}) for node in nodes]
-    readers: list[list[int]] = [[] for _ in nodes]
-    for v, before in enumerate(producers):
+    producers = {
+        v: sorted({maker[name] for name in reads(node) if name in maker})
+        for v, node in enumerate(nodes)
+    }
+    readers: dict[int, list[int]] = {v: [] for v in producers}
+    for v, before in producers.items():
         for p in before:
             readers[p].append(v)
     values = values_of_nodes(planned.graph)
     known = [place.get(made_value(node, values)) for node in nodes]
     rank = _ranks(known, producers, readers)
-    order = _sorted(rank, producers, readers)
+    order = least_first(producers, readers, lambda v: (rank[v], v))
     numbers = count(1 + max((mark_of(node) for node in nodes), default=0))
     seen: set[bytes] = set()
     for v in order:
@@ -56,30 +59,12 @@ def in_plan_order(optimized: onnx.ModelProto, planned: onnx.ModelProto) -> onnx.
 
 def _ranks(
     known: Sequence[int | None],
-    producers: Sequence[Sequence[int]],
-    readers: Sequence[Sequence[int]],
+    producers: Mapping[int, Sequence[int]],
+    readers: Mapping[int, Sequence[int]],
 ) -> list[float]:
     """Where each node belongs; of the unknown ones, as late as their readers permit."""
     rank = [inf if one is None else float(one) for one in known]
-    for v in reversed(_sorted([0.0] * len(known), producers, readers)):
+    for v in reversed(least_first(producers, readers, lambda v: (0, v))):
         if known[v] is None:
             rank[v] = min((rank[r] for r in readers[v]), default=inf)
     return rank
-
-
-def _sorted(
-    rank: Sequence[float], producers: Sequence[Sequence[int]], readers: Sequence[Sequence[int]]
-) -> list[int]:
-    """A topological order, the least rank first where there is a choice."""
-    waiting = [len(before) for before in producers]
-    ready = [(rank[v], v) for v, n in enumerate(waiting) if n == 0]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, v = heapq.heappop(ready)
-        order.append(v)
-        for r in readers[v]:
-            waiting[r] -= 1
-            if waiting[r] == 0:
-                heapq.heappush(ready, (rank[r], r))
-    return order
