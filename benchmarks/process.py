@@ -289,7 +289,7 @@ def row(
     began = time.perf_counter()
     share = 1.0 if line.group else PLANNED_SHARE
     options = Options(
-        session="stock", weights=weights.value, mem_of="process",
+        session="stock", portable=weights is Weights.EXTERNAL, mem_of="process",
         max_slowdown=max(LEAST_PLANNED, share * (line.slowdown - 1)), threads=1, dims=line.dims,
         verify=False,
     )  # fmt: skip

@@ -248,7 +248,12 @@ def run(case: Case, threads: int | None, scratch: Path) -> list[tuple[str, ...]]
         for axis, size in enumerate(shape)
     }
     options = Options(
-        session="stock", dims=dims, time_limit=PLANNING_SECONDS, threads=threads, tiling=False
+        session="stock",
+        embed_weights=True,
+        dims=dims,
+        time_limit=PLANNING_SECONDS,
+        threads=threads,
+        tiling=False,
     )
     if case.name == "silero_vad":
         options = replace(options, dims={}, inputs=silero_inputs(scratch))

@@ -24,7 +24,6 @@ COST_SOURCES = ("model", "measured")
 ORDERS = tuple(mode.value for mode in ExecutionOrder)
 ORDER_PLANNERS = ("auto", "reorder", "given_order")
 """Planners that keep to orders that the runtime's default order can give."""
-WEIGHTS = tuple(one.value for one in Weights)
 OPTIMIZATIONS = tuple(level.value for level in OptimizationLevel)
 
 
@@ -50,7 +49,7 @@ class ModelFields:
     optimize = OptimizationLevel.NONE.value
     allow_ops = NO_OPS
     costs = "model"
-    weights = "embedded"
+    weights = Weights.EMBEDDED
     mem_of = UNSAID
     max_slowdown = UNLIMITED
     verify = True
@@ -127,10 +126,12 @@ class Options(ModelFields):
     recomputed. `costs`: where op times come from, "model" or "measured". `verify`: run both models
     and compare.
 
-    `weights`: where those of the file lie, one of `WEIGHTS` (`ort.outside.Weights`): in it, or in
-    a file beside it. `mem_of`: what is limited, where a target leaves a choice: "runs" or
-    "process". `max_slowdown`: the share of its time that the original may be slower than the file
-    (0.1: 10%); None: what tiles and recomputation are planned to take, and 10% for all the rest.
+    `portable` and `embed_weights`: whether a file of default options is for any processor or for
+    the kind of this one, and whether its weights lie in it or in a file beside it (`weights`; those
+    of other targets stay where they are). `mem_of`: what is limited, where a target leaves a
+    choice: "runs" or "process". `max_slowdown`: the share of the original's time that the file may
+    take longer (0.1: 10%); None: what tiles and recomputation are planned to take, and 10% for all
+    the rest.
 
     `time_limit`: the seconds that planners and the choice of tiles have, all together; running,
     predicting and measuring come on top. Whole ops come first, tiles next, and whole ops have what
@@ -146,7 +147,8 @@ class Options(ModelFields):
     session: str = "recipe"
     order: str = ExecutionOrder.PRIORITY.value
     optimize: str = "none"
-    weights: str = "embedded"
+    portable: bool = True
+    embed_weights: bool = False
     mem_of: str | None = None
     max_slowdown: float | None = None
     planner: str = "auto"
@@ -163,6 +165,13 @@ class Options(ModelFields):
     def tiles(self) -> bool:
         """Whether ops may be cut."""
         return self.tiling and self.target.tiles and self.order == ExecutionOrder.PRIORITY
+
+    @property
+    def weights(self) -> Weights:  # type: ignore[override]
+        """Where those of the file lie."""
+        if self.embed_weights or not self.fuses_when_loaded:
+            return Weights.EMBEDDED
+        return Weights.EXTERNAL if self.portable else Weights.PACKED
 
     @property
     def optimizes_first(self) -> bool:
@@ -189,7 +198,8 @@ class Options(ModelFields):
         _require_seconds("--time-limit", self.time_limit)
         if self.iterations is not None and self.iterations < 0:
             raise UsageError(f"--iterations: {self.iterations} is negative")
-        _require_one_of("--weights", self.weights, WEIGHTS)
+        if self.embed_weights and not self.portable:
+            raise UsageError("--embed-weights: what lies in the file is for any processor")
         target = self.target
         if self.max_slowdown is not None and not 0 <= self.max_slowdown < math.inf:
             raise UsageError(f"--max-slowdown: {self.max_slowdown} is no share of a time")

@@ -81,10 +81,11 @@ class TargetInfo:
                 raise UsageError(reason)
 
 
-_EMBEDDED = Refusal("weights", "embedded", "--weights goes with --session stock only")
+_PORTABLE = Refusal("portable", True, "--no-portable goes with --session stock only")
+_EMBEDDED = Refusal("embed_weights", False, "--embed-weights goes with --session stock only")
 _OWN_FIGURE = Refusal("mem_of", None, "--mem-of goes with --session stock only")
 _ANY_TIME = Refusal("max_slowdown", None, "--max-slowdown goes with --session stock only")
-_STOCK_ONLY = (_EMBEDDED, _OWN_FIGURE, _ANY_TIME)
+_STOCK_ONLY = (_PORTABLE, _EMBEDDED, _OWN_FIGURE, _ANY_TIME)
 STOCK_FIGURE = "resident peak with default session options"
 
 DEFAULT = TargetInfo(

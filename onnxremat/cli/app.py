@@ -172,7 +172,8 @@ def rewrite_command(
     session: option.Session = "recipe",
     order: option.Order = "priority",
     optimize: option.Optimize = "none",
-    weights: option.Weights = "embedded",
+    portable: option.Portable = True,
+    embed_weights: option.EmbedWeights = False,
     mem_of: option.MemOf = None,
     max_slowdown: option.MaxSlowdown = None,
     emit_plan: option.EmitPlan = None,
@@ -201,8 +202,9 @@ def rewrite_command(
 
     limit = parse_limit(mem)
     options = Options(
-        runtime=runtime, session=session, order=order, optimize=optimize, weights=weights,
-        mem_of=mem_of, max_slowdown=parse_share(max_slowdown, "--max-slowdown"),
+        runtime=runtime, session=session, order=order, optimize=optimize, portable=portable,
+        embed_weights=embed_weights, mem_of=mem_of,
+        max_slowdown=parse_share(max_slowdown, "--max-slowdown"),
         dims=parse_dims(dim), inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
         allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
         time_limit=time_limit, iterations=iterations, measure_limit=measure_limit,

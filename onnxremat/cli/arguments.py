@@ -73,11 +73,19 @@ Optimize = Annotated[
         "makes is planned."
     ),
 ]
-Weights = Annotated[
-    str,
+Portable = Annotated[
+    bool,
     typer.Option(
-        help="With --session stock. embedded: in the file. external: in FILE.data beside it, which "
-        "is mapped. packed: so, in the form that this kind of processor computes with.",
+        help="With --session stock. The file is for any processor, or in the form that the kind of "
+        "this one computes with: that is loaded faster, in less memory.",
+    ),
+]
+EmbedWeights = Annotated[
+    bool,
+    typer.Option(
+        "--embed-weights",
+        help="With --session stock. Weights stay in the file; otherwise they lie in FILE.data "
+        "beside it, which is mapped.",
     ),
 ]
 MemOf = Annotated[

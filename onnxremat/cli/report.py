@@ -20,7 +20,6 @@ from onnxremat.core.text import printable
 from onnxremat.core.units import format_bytes, format_seconds
 from onnxremat.importer import open_inputs
 from onnxremat.ort.measuring.compare import Rounding
-from onnxremat.ort.measuring.executed_steps import OrderCheck
 from onnxremat.ort.measuring.figures import SessionFigures
 from onnxremat.ort.measuring.measure import PeakMethod
 from onnxremat.ort.outside import SUFFIX, DataFile, ModelPair
@@ -28,9 +27,9 @@ from onnxremat.ort.recipe import ExecutionOrder
 from onnxremat.ort.record import OptimizedFor
 from onnxremat.target_table import TARGETS
 from onnxremat.targets.static_plan import StaticPlan
+from onnxremat.targets.stock_variants import Written
 from onnxremat.tiling import TilingPlan
 from onnxremat.verification import Verification
-from onnxremat_rewriters.stock import StockModel
 from onnxremat_rewriters.substitutes import Replaced
 
 _HELD_SHOWN = 10
@@ -39,7 +38,7 @@ _BEYOND_BYTES = 65536
 _NAME_SHOWN = 48
 _REGIONS_SHOWN = 4
 _SIZES_SHOWN = 3
-_LEFT_OUT = (onnx.ModelProto, StaticPlan, StockModel, OrderCheck, DataFile, ModelPair)
+_LEFT_OUT = (onnx.ModelProto, StaticPlan, Written, DataFile, ModelPair)
 
 
 def as_json(result: Any) -> Any:

@@ -119,8 +119,10 @@ def default_output(model: Path, limit: MemoryLimit, options: Options | None = No
         parts.append(f"{options.order}-order")
     if options.target.suffix:
         parts.append(options.target.suffix)
-    if options.weights != Weights.EMBEDDED:
-        parts.append(options.weights)
+    if not options.portable:
+        parts.append("packed")
+    if options.embed_weights:
+        parts.append("embedded")
     return model.with_name(".".join([model.stem, *parts, "onnx"]))
 
 

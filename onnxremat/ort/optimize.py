@@ -83,13 +83,14 @@ def optimize_offline(
 
 
 def optimizing(recipe: Recipe, level: OptimizationLevel) -> Recipe:
-    """The settings that a model is optimized with for `recipe`: its provider, threads and free
-    dimensions count."""
+    """The settings that a model is optimized with for `recipe`: its provider, threads, blocks and
+    free dimensions count."""
     return Recipe(
         provider=recipe.provider,
         threads=recipe.threads,
         optimization=level,
         free_dimensions=recipe.free_dimensions,
+        blocks=recipe.blocks,
     )
 
 

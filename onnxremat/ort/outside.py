@@ -38,6 +38,7 @@ from onnxremat.ort.recipe import OptimizationLevel, Recipe
 from onnxremat.ort.record import OptimizedFor
 from onnxremat.system.temporary import process_folder
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
+from onnxremat_rewriters.stock.optimized import sort_as
 
 SUFFIX = ".data"
 """Of the file of weights: what it has more than the name of the model."""
@@ -173,6 +174,7 @@ def _outside(
             shutil.move(stored, data.path)
     name_data(made, DATA_FILE)
     tidy(made, model)
+    sort_as(made.graph, model.graph)
     del made.metadata_props[:]
     made.metadata_props.extend(model.metadata_props)
     width = None if _blocked_graph(made) is None else layout_width()

@@ -50,7 +50,8 @@ class Recipe:
     for tensors of the same size. `mem_pattern`: from the second run on, all buffers in one block.
     `cpu_arena`: memory is taken from an arena that is never given back. `free_dimensions`: sizes
     of symbolic input dimensions by name; with them the runtime can prove that sizes are equal,
-    which is what in-place execution needs.
+    which is what in-place execution needs. `blocks`: whether convolutions and what stands between
+    them may be laid out in blocks of channels; without, they run as on processors that have none.
     """
 
     provider: str = CPU_PROVIDER
@@ -61,6 +62,7 @@ class Recipe:
     mem_pattern: bool = True
     cpu_arena: bool = True
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
+    blocks: bool = True
 
     def with_threads(self, threads: int | None) -> "Recipe":
         """The same settings at another number of threads."""
@@ -81,6 +83,7 @@ class Recipe:
             "mem_pattern": self.mem_pattern,
             "cpu_arena": self.cpu_arena,
             "free_dimensions": dict(self.free_dimensions),
+            **({} if self.blocks else {"blocks": False}),
         }
 
     @classmethod
@@ -99,6 +102,7 @@ class Recipe:
                     typed(name, str): typed_size(size, 0)
                     for name, size in typed(data["free_dimensions"], dict).items()
                 },
+                blocks=typed(data.get("blocks", True), bool),
             )
         except KeyError as error:
             raise UsageError(f"the recipe has no {error.args[0]!r}") from error

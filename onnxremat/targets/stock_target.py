@@ -26,6 +26,7 @@ from onnxremat.ort.session_kernels import averaged_in_blocks, fused_later, kerne
 from onnxremat.stages import ProgressReport, silent
 from onnxremat.subject import Subject
 from onnxremat.target_table import TARGETS
+from onnxremat.targets.stock_original import StockOriginal
 from onnxremat.targets.stock_trial import (
     ABOVE,
     LONGEST_TIME_RATIO,
@@ -33,8 +34,8 @@ from onnxremat.targets.stock_trial import (
     Candidate,
     StockResult,
     StockTrial,
-    Variant,
 )
+from onnxremat.targets.stock_variants import Variant
 from onnxremat.targets.target import (
     ANYTHING,
     Forecast,
@@ -84,6 +85,10 @@ class StockTarget(Target):
     process: bool
 
     @property
+    def _original(self) -> StockOriginal:
+        return self.trial.original
+
+    @property
     def added_node_bytes(self) -> int:
         """Loading keeps far more of a node than runs do."""
         return LOADED_NODE_BYTES if self.process else self.node_bytes
@@ -93,15 +98,15 @@ class StockTarget(Target):
         """The original is measured with default options."""
         feed = subject.feed
         threads = feed.options.threads
-        trial = StockTrial(
+        original = StockOriginal(
             feed.as_it_came.model,
             feed.as_it_came.base_dir,
             feed.inputs,
+            weights=feed.options.weights,
             threads=threads,
-            weights=Weights(feed.options.weights),
-            measure_limit=feed.options.measure_limit,
-            progress=progress,
         )
+        measure_limit = feed.options.measure_limit
+        trial = StockTrial(original, measure_limit=measure_limit, progress=progress)
         process = feed.options.mem_of == "process"
         peak = resident_peak(trial.before, loading=process)
         return cls(progress, STOCK.with_threads(threads), peak, peak, trial, process)
@@ -111,13 +116,13 @@ class StockTarget(Target):
         provable there, so that every value has a buffer of its own; there is no memory pattern."""
         self.progress("predicting the plan")
         schedule = plan.schedule
-        if self.trial.weights is not Weights.EMBEDDED:
+        if self._original.weights is not Weights.EMBEDDED:
             schedule = loosened(subject.imported.graph, schedule, self.rules)
         plan = replace(plan, schedule=self._averaged_at_once(subject, schedule))
         rewritten = write_plan(subject.imported, plan, ExecutionOrder.PRIORITY)
         profile = expected_profile(subject, rewritten, ExecutionOrder.PRIORITY)
         del rewritten.model.graph.value_info[:]
-        if self.trial.weights is not Weights.EMBEDDED:
+        if self._original.weights is not Weights.EMBEDDED:
             _state_types(rewritten.model.graph, profile, self.fused(subject))
         recipe = replace(self.recipe, optimization=OptimizationLevel.NONE, mem_pattern=False)
 
@@ -138,9 +143,9 @@ class StockTarget(Target):
         """Those that the session of the original adds to another value while it makes them, in
         blocks, and the planned model makes by themselves, and those other values: what a tile cuts
         out, or a region puts together, is not in blocks, and then it is not added so."""
-        if self.trial.weights is Weights.EMBEDDED:
+        if self._original.weights is Weights.EMBEDDED:
             return frozenset()
-        added = fused_later(kernels_of(subject.released.model), self.trial.kernels)
+        added = fused_later(kernels_of(subject.released.model), self._original.kernels)
         graph = subject.imported.graph
         readers = {
             v for t, one in enumerate(graph.tensors) if one.name in added for v in graph.readers[t]
@@ -149,9 +154,9 @@ class StockTarget(Target):
 
     def joined(self, subject: Subject) -> frozenset[str]:
         """Averages of what lies in blocks: what a region puts together does not."""
-        if self.trial.weights is Weights.EMBEDDED:
+        if self._original.weights is Weights.EMBEDDED:
             return frozenset()
-        return averaged_in_blocks(self.trial.kernels)
+        return averaged_in_blocks(self._original.kernels)
 
     def _averaged_at_once(self, subject: Subject, schedule: Schedule) -> Schedule:
         """With averages of what lies in blocks right behind what makes that: what an edge of the
@@ -166,8 +171,8 @@ class StockTarget(Target):
     def _loading(self, nodes: int) -> int:
         """What loading is expected to take: as the original's, or, with its weights outside, next
         to nothing but for its nodes."""
-        if self.trial.weights is Weights.EMBEDDED:
-            added = nodes - len(self.trial.original.graph.node)
+        if self._original.weights is Weights.EMBEDDED:
+            added = nodes - len(self._original.model.graph.node)
             return self.trial.before.loaded_bytes + max(0, added) * LOADED_NODE_BYTES
         return nodes * LOADED_NODE_BYTES
 
@@ -180,10 +185,10 @@ class StockTarget(Target):
         """
         rewritten, limit_bytes = forecast.rewritten, wanted.limit_bytes
         assert rewritten is not None
-        model = declared_as(rewritten.model, self.trial.original)
-        sized = subject.sized or self.trial.weights is not Weights.EMBEDDED
+        model = declared_as(rewritten.model, self._original.model)
+        sized = subject.sized or self._original.weights is not Weights.EMBEDDED
         shapes = subject.feed.binding.input_shapes
-        checked = sizes_left_open(self.trial.original, shapes) if sized else {}
+        checked = sizes_left_open(self._original.model, shapes) if sized else {}
         slowdown = subject.feed.options.max_slowdown
         ratio = LONGEST_TIME_RATIO * (1 + wanted.extra_time) if slowdown is None else 1 + slowdown
         result = self.trial.rewrite(
@@ -261,10 +266,10 @@ class StockTarget(Target):
     ) -> tuple[SessionFigures, ...]:
         assert isinstance(made.details, StockResult)
         self.progress("measuring what session options alone would give")
-        original = in_memory(self.trial.original, self.trial.base_dir)
+        original = self._original
         memory = (made.details.original, made.details.memory)
         source = _source(subject, made, final)
-        return all_figures(original, source, self.trial.inputs, self.recipe, memory)
+        return all_figures(original.source, source, original.inputs, self.recipe, memory)
 
     def _rounding(self, subject: Subject, made: Made, final: onnx.ModelProto) -> Rounding:
         feed, source = subject.feed, _source(subject, made, final)

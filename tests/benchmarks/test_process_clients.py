@@ -32,9 +32,6 @@ MODELS = {
 }
 """Sizes at which a second of planning is enough."""
 
-CONVOLVED = ("unet", "espcn", "resnet")
-"""Portable files of these have weights in a branch, where blocks are made of them."""
-
 
 def client(name: str) -> ScriptClient:
     if not MODULES or shutil.which("node") is None:
@@ -65,7 +62,7 @@ def made(
         path, output = folder / "m.onnx", folder / "small.onnx"
         onnx.save(BUILDERS[name](**MODELS[name]), path)
         options = Options(
-            session="stock", weights="external", mem_of="process", threads=1, time_limit=4,
+            session="stock", mem_of="process", threads=1, time_limit=4,
             verify=False, max_slowdown=0.15,
         )  # fmt: skip
         rewrite(path, "min", options, output=output)
@@ -82,12 +79,8 @@ def test_a_portable_file_in_another_client(
     model: str,
     files: dict[str, tuple[Path, Path]],
     tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
 ) -> None:
     opened = client(where)
-    if where != "node" and model in CONVOLVED:
-        reason = "in WebAssembly weights of a branch are not found in the file beside the model"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     original, file = made(model, files, tmp_path_factory)
     assert file.with_name(file.name + SUFFIX).exists()
     inputs = original.parent / "inputs"

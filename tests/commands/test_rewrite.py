@@ -22,7 +22,8 @@ from onnxremat.importer.external import data_files
 from onnxremat.options import ModelOptions, Options
 from onnxremat.ort.outside import name_data
 from onnxremat.ort.record import METADATA_KEY, read_record
-from onnxremat.targets.stock_trial import StockResult, Variant
+from onnxremat.targets.stock_trial import StockResult
+from onnxremat.targets.stock_variants import Variant
 from onnxremat.verification import verify_files
 from onnxremat_rewriters.recompute import MARK
 
@@ -152,7 +153,8 @@ def test_names_of_outputs_follow_from_the_limit() -> None:
         assert default_output(Path("a/m.onnx"), parse_limit(limit)) == Path("a") / name
     for options, name in (
         (Options(session="stock"), "m.60pct.stock.onnx"),
-        (Options(session="stock", weights="packed"), "m.60pct.stock.packed.onnx"),
+        (Options(session="stock", portable=False), "m.60pct.stock.packed.onnx"),
+        (Options(session="stock", embed_weights=True), "m.60pct.stock.embedded.onnx"),
         (Options(runtime="generic"), "m.60pct.static.onnx"),
         (Options(optimize="all", allow_rounding=True), "m.60pct.all.rounded.onnx"),
     ):
@@ -383,10 +385,10 @@ def perceptron(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("weights", ["external", "packed"])
-def test_a_stock_file_with_its_weights_beside_it(weights: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("portable", [True, False])
+def test_a_stock_file_with_its_weights_beside_it(portable: bool, tmp_path: Path) -> None:
     path, output = perceptron(tmp_path / "m.onnx"), tmp_path / "o.onnx"
-    options = replace(QUICK, session="stock", recompute=False, weights=weights, dims={"n": 8})
+    options = replace(QUICK, session="stock", recompute=False, portable=portable, dims={"n": 8})
     result = rewrite(path, "1GB", options, output=output)
     assert result.data is not None, rewrite_text(result)
     assert data_files(onnx.load(output, load_external_data=False)) == ("o.onnx.data",)
@@ -410,10 +412,12 @@ def test_a_stock_file_with_its_weights_beside_it(weights: str, tmp_path: Path) -
 
 
 def test_weights_beside_a_file_are_of_stock_files_only() -> None:
-    with pytest.raises(UsageError, match="--weights goes with --session stock"):
-        Options(weights="packed")
-    with pytest.raises(UsageError, match="--weights: 'zip' is none of embedded, external, packed"):
-        Options(session="stock", weights="zip")
+    with pytest.raises(UsageError, match="--no-portable goes with --session stock"):
+        Options(portable=False)
+    with pytest.raises(UsageError, match="--embed-weights goes with --session stock"):
+        Options(embed_weights=True)
+    with pytest.raises(UsageError, match="--embed-weights: what lies in the file is for any"):
+        Options(session="stock", portable=False, embed_weights=True)
 
 
 def test_weights_do_not_replace_those_of_the_model(tmp_path: Path) -> None:
@@ -422,6 +426,6 @@ def test_weights_do_not_replace_those_of_the_model(tmp_path: Path) -> None:
     model = onnx.load(path, load_external_data=False)
     name_data(model, "o.onnx.data")
     onnx.save(model, path)
-    options = replace(QUICK, session="stock", weights="external")
+    options = replace(QUICK, session="stock")
     with pytest.raises(UsageError, match="external data of the model"):
         rewrite(path, "min", options, output=tmp_path / "o.onnx")

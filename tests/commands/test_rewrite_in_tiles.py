@@ -187,7 +187,7 @@ def test_tiles_are_for_sessions_with_nothing_set_too(tmp_path: Path) -> None:
         },
     )
     options = Options(
-        session="stock", weights="packed", mem_of="process", max_slowdown=1.0, threads=1,
+        session="stock", portable=False, mem_of="process", max_slowdown=1.0, threads=1,
         time_limit=4, inputs=tmp_path / "x.npz",
     )  # fmt: skip
     result = rewrite(path, "min", options, output=output)
@@ -215,7 +215,7 @@ def test_tiles_leave_alone_what_is_added_up_and_averaged_in_blocks(tmp_path: Pat
     path, output = tmp_path / "m.onnx", tmp_path / "made.onnx"
     onnx.save(net.model(net.add("GlobalAveragePool", net.add("Add", x, y))), path)
     options = Options(
-        session="stock", weights="packed", mem_of="process", max_slowdown=1.0, threads=1,
+        session="stock", portable=False, mem_of="process", max_slowdown=1.0, threads=1,
         time_limit=4,
     )  # fmt: skip
     result = rewrite(path, "min", options, output=output)
@@ -234,7 +234,7 @@ def test_what_takes_longer_than_allowed_is_refused_with_both_figures(
 ) -> None:
     twice = TimeComparison((1.0, 2.0), (1.0, 2.0), 7)
     monkeypatch.setattr(StockTrial, "_times", lambda *_: twice)
-    options = replace(QUICK, session="stock", max_slowdown=0.1, threads=1)
+    options = replace(QUICK, session="stock", embed_weights=True, max_slowdown=0.1, threads=1)
     with pytest.raises(NoPlanFoundError) as error:
         rewrite(espcn, "60%", options)
     told = [one.outcome for one in error.value.attempts]
@@ -354,9 +354,9 @@ def test_a_file_for_one_size_has_the_bits_of_the_original_that_leaves_it_open(
     path, output = tmp_path / "m.onnx", tmp_path / "made.onnx"
     onnx.save(model, path)
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(5).standard_normal((2, 3, 64, 96), "f"))
-    for weights in ("external", "packed"):
+    for portable in (True, False):
         options = Options(
-            session="stock", weights=weights, threads=1, time_limit=1, dims={"N": 2, "H": 64}
+            session="stock", portable=portable, threads=1, time_limit=1, dims={"N": 2, "H": 64}
         )
         result = rewrite(path, "min", options, output=output)
         before, after = (opened_with_nothing_set(p, tmp_path / "x.npz", 1) for p in (path, output))

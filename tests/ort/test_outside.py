@@ -1,5 +1,6 @@
 """Weights in a file beside the model, and files for processors with blocks of one width."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,10 @@ from onnxremat.ort.outside import (
     optimized_outside,
     with_weights_outside,
 )
-from onnxremat.ort.recipe import STOCK
-from onnxremat_rewriters.stock import stock
+from onnxremat.ort.recipe import STOCK, OptimizationLevel
+from onnxremat.ort.session_kernels import other_kernels, session_kernels
+from onnxremat_rewriters.stock import planned_graph, stock
+from onnxremat_rewriters.stock.build import with_weights_captured
 from onnxremat_rewriters.stock.optimized import in_plan_order
 from tests.rewriters.tile.nets import Net
 
@@ -122,6 +125,40 @@ def test_portable_files_have_no_blocks() -> None:
     made = outside(convolutions(), Weights.EXTERNAL)
     assert made.optimized_for.layout_width is None
     assert not any(node.domain.endswith("nchwc") for node in made.model.graph.node)
+
+
+def test_additions_are_fused_alike_where_there_are_no_blocks() -> None:
+    """The runtime adds into the first convolution that it comes to: where a shortcut has one, too,
+    the order of the nodes in the file decides."""
+    model = BUILDERS["resnet"](depth=18, size=32, classes=10)
+    plain = replace(ONE_THREAD, blocks=False)
+    inputs = make_inputs(model)
+    made = outside(model, Weights.EXTERNAL)
+    sources = (in_memory(model, "."), made.source())
+    kernels = [session_kernels(one, plain, OptimizationLevel.ALL) for one in sources]
+    assert any(one.inputs == 4 for found in kernels[0].values() for one in found)
+    assert not any(one.domain == LAYOUT_DOMAIN for found in kernels[0].values() for one in found)
+    assert other_kernels(*kernels) == ""
+    assert not different_names(*(run_outputs(one, inputs, plain) for one in sources))
+
+
+def test_no_weight_of_a_branch_lies_in_a_file() -> None:
+    """WebAssembly does not find one there; convolutions need theirs in the branch all the same."""
+    model = convolutions()
+    inputs = make_inputs(model)
+    made = outside(stock(model, hide=False, chain=False).model, Weights.EXTERNAL)
+    branch = planned_graph(made.model)
+    assert any(t.data_location == onnx.TensorProto.EXTERNAL for t in branch.initializer)
+    before = set(data_files(made.model))
+    with_weights_captured(made.model)
+    branch = planned_graph(made.model)
+    assert not any(t.data_location == onnx.TensorProto.EXTERNAL for t in branch.initializer)
+    assert set(data_files(made.model)) == before
+    sources = (in_memory(model, "."), made.source())
+    first, second = (run_outputs(one, inputs, ONE_THREAD) for one in sources)
+    assert not different_names(first, second)
+    kernels = [session_kernels(one, ONE_THREAD, OptimizationLevel.ALL) for one in sources]
+    assert other_kernels(*kernels) == ""
 
 
 def test_a_model_without_weights_stays_as_it_is() -> None:

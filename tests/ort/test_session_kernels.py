@@ -20,7 +20,9 @@ from onnxremat.ort.session_kernels import (
     other_kernels,
     session_kernels,
 )
-from onnxremat.targets.stock_trial import StockTrial, Variant
+from onnxremat.targets.stock_original import StockOriginal
+from onnxremat.targets.stock_trial import StockTrial
+from onnxremat.targets.stock_variants import Variant
 
 ONE = STOCK.with_threads(1)
 BLOCKED = "com.microsoft.nchwc"
@@ -126,9 +128,8 @@ def test_what_hides_shapes_is_not_taken_behind_an_argmax() -> None:
     nothing there."""
     model = classes()
     feed = {"x": np.zeros((1, 3, 40, 40), np.float32)}
-    trial = StockTrial(
-        model, Path(), feed, threads=1, weights=Weights.PACKED, variants=(Variant.PLAN,), repeats=1
-    )
+    original = StockOriginal(model, Path(), feed, threads=1, weights=Weights.PACKED, repeats=1)
+    trial = StockTrial(original, variants=(Variant.PLAN,))
     result = trial.rewrite(model)
     plan = next(one for one in result.candidates if one.variant is Variant.PLAN)
     assert plan.memory is not None and result.chosen is None

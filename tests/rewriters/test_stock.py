@@ -21,9 +21,12 @@ from onnxremat.ort.measuring.executed_steps import check_order
 from onnxremat.ort.measuring.measure import in_memory, run_outputs
 from onnxremat.ort.measuring.session_memory import measure_session
 from onnxremat.ort.recipe import STOCK
-from onnxremat.targets.stock_trial import ABOVE, IN_TILES, Asked, StockTrial, Variant
+from onnxremat.targets.stock_original import StockOriginal
+from onnxremat.targets.stock_trial import ABOVE, Asked, StockTrial
+from onnxremat.targets.stock_variants import IN_TILES, Variant
 from onnxremat_rewriters.recompute import MARK
 from onnxremat_rewriters.stock import STOCK_KEY, Edges, StockModel, is_stock, planned_graph, stock
+from onnxremat_rewriters.stock.facts import inferred_types
 from tests.ort.build import random_model
 
 pytestmark = pytest.mark.slow
@@ -196,6 +199,24 @@ def test_edges_needed_are_some_of_all() -> None:
     assert stock(model, chain=False).edges == 0
 
 
+def test_inputs_that_are_weights_are_not_hidden() -> None:
+    """Where they are read as something else, too, or weigh what is known, they are."""
+    nodes = [
+        node("MatMul", ["x", "w"], "a"), node("MatMul", ["a", "v"], "b"), node("Exp", ["b"], "c"),
+        node("MatMul", ["c", "u"], "d"), node("Exp", ["u"], "e"), node("Add", ["d", "e"], "y"),
+    ]  # fmt: skip
+    inputs = [value(name, (4, 4)) for name in "xwvu"]
+    model = model_of(nodes, [value("y", (4, 4))], inputs=inputs)
+    made = stock(model)
+    assert_same(model, made)
+    written = planned_graph(made.model).node
+    assert {n.input[0] for n in written if "hidden__" in n.output[0]} == {"x", "u"}
+    flat = stock(model, wrap=False)
+    known = inferred_types(flat.model, flat.model.graph.node)
+    assert {"a", "b", "c", "d", "e"} <= set(flat.steps) & set(known)
+    assert not any(known[name].tensor_type.HasField("shape") for name in flat.steps if name != "y")
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_random_models_with_branches(seed: int) -> None:
     model = random_model(seed, 15)
@@ -301,7 +322,7 @@ def test_what_was_rewritten_is_refused() -> None:
     with pytest.raises(ModelError, match="already"):
         stock(made.model)
     with pytest.raises(ModelError, match="already"):
-        StockTrial(made.model, Path(), {})
+        StockOriginal(made.model, Path(), {})
 
 
 @pytest.mark.parametrize("opset", [9, 10])
@@ -386,11 +407,16 @@ def wide() -> onnx.ModelProto:
     return model_of(nodes, [value(last, shape)], inputs=[value("x", shape)])
 
 
+def once(model: onnx.ModelProto) -> StockOriginal:
+    """Each memory figure of one process."""
+    return StockOriginal(model, Path(), feed(model), threads=1, repeats=1)
+
+
 def test_the_best_variant_takes_less_memory_with_the_same_bits() -> None:
     model = wide()
     inputs = feed(model)
     variants = (Variant.PLAN, Variant.WRAP)
-    trial = StockTrial(model, Path(), inputs, threads=1, repeats=1, variants=variants)
+    trial = StockTrial(once(model), variants=variants)
     result = trial.rewrite(model, Asked(2.0))
     assert result.chosen is not None
     assert result.chosen.reason == ""
@@ -404,7 +430,7 @@ def test_the_best_variant_takes_less_memory_with_the_same_bits() -> None:
 def test_the_original_comes_back_if_nothing_is_better() -> None:
     model = model_of([node("Exp", ["x"], "y")], [value("y")])
     only = (Variant.PLAN,)
-    trial = StockTrial(model, Path(), feed(model), threads=1, repeats=1, variants=only)
+    trial = StockTrial(once(model), variants=only)
     result = trial.rewrite(model)
     assert result.chosen is None
     assert result.model == model
@@ -415,7 +441,7 @@ def test_the_original_comes_back_if_nothing_is_better() -> None:
 def test_what_is_above_the_limit_is_looked_at_no_further() -> None:
     model = wide()
     variants = (Variant.PLAN, Variant.WRAP)
-    trial = StockTrial(model, Path(), feed(model), threads=1, repeats=1, variants=variants)
+    trial = StockTrial(once(model), variants=variants)
     result = trial.rewrite(model, Asked(2.0, lambda memory: False))
     assert result.chosen is None
     assert [one.reason for one in result.candidates] == [ABOVE, ABOVE]
@@ -424,7 +450,7 @@ def test_what_is_above_the_limit_is_looked_at_no_further() -> None:
 
 def test_what_takes_too_long_says_how_much() -> None:
     model = wide()
-    trial = StockTrial(model, Path(), feed(model), threads=1, repeats=1, variants=(Variant.PLAN,))
+    trial = StockTrial(once(model), variants=(Variant.PLAN,))
     result = trial.rewrite(model, Asked(0.01))
     assert result.chosen is None and result.closest is not None
     assert "where -99% is allowed" in result.closest.reason
@@ -432,7 +458,7 @@ def test_what_takes_too_long_says_how_much() -> None:
 
 def test_tiles_need_the_order_of_their_plan() -> None:
     model = wide()
-    trial = StockTrial(model, Path(), feed(model), threads=1, repeats=1)
+    trial = StockTrial(once(model))
     result = trial.rewrite(model, Asked(10.0), tiled=True)
     assert {one.variant for one in result.candidates} == set(IN_TILES)
     assert Variant.WRAP not in IN_TILES

@@ -48,7 +48,7 @@ SCHEMA = Path(onnxremat.__file__).parent / "targets" / "plan.schema.json"
 
 @pytest.fixture(scope="module")
 def own_order(large_unet_train: Path) -> tuple[StockTarget, Subject, Plan]:
-    subject = prepare(large_unet_train, Options(session="stock", threads=1))
+    subject = prepare(large_unet_train, Options(session="stock", embed_weights=True, threads=1))
     target = StockTarget.of(subject)
     graph = subject.imported.graph
     problem = Problem(graph, target.rules)
@@ -60,7 +60,7 @@ def test_a_stock_file_keeps_its_limit_with_nothing_set(
     large_unet_train: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "stock.onnx"
-    options = Options(session="stock", threads=1, time_limit=4)
+    options = Options(session="stock", embed_weights=True, threads=1, time_limit=4)
     result = rewrite(large_unet_train, "60%", options, output=output)
     assert isinstance(result.details, StockResult)
     assert result.details.chosen is not None
@@ -72,7 +72,7 @@ def test_a_stock_file_keeps_its_limit_with_nothing_set(
     assert is_stock(written)
     made = read_stock(written)
     assert made is not None
-    assert made.steps == result.details.chosen.made.steps  # type: ignore[union-attr]
+    assert made.steps == result.details.chosen.file.made.steps  # type: ignore[union-attr]
     record = read_record(written)
     assert record is not None
     assert record.figure == result.figure
@@ -337,8 +337,8 @@ def test_what_had_other_readers_is_not_fused_once_they_are_dropped(tmp_path: Pat
     opset = helper.make_opsetid("", 17)
     path = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
-    for weights_in in ("embedded", "packed"):
-        subject = prepare(path, Options(session="stock", weights=weights_in, threads=1))
+    for asked in ({"embed_weights": True}, {"portable": False}):
+        subject = prepare(path, Options(session="stock", threads=1, **asked))  # type: ignore[arg-type]
         kinds = [node.op_type for node in subject.released.model.graph.node]
         assert kinds == ["MatMul", "Size", "Mul", "Softmax"]
         sources = (subject.feed.source(), subject.released_source())

@@ -18,6 +18,8 @@ from onnxremat.ort.library import RUNTIME_ERRORS, model_content, native_path, or
 from onnxremat.ort.recipe import Recipe, providers, session_options
 
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+_BLOCKS = "NchwcTransformer"
+"""The runtime's name of what lays convolutions out in blocks."""
 
 
 class RuntimeRefusal(Exception):
@@ -131,8 +133,15 @@ def runtime_session(model: Mapping[str, Any], recipe: Recipe, options: Any) -> A
     if isinstance(content, bytes):
         folder = path.parent if data_folder is None else data_folder
         options.add_session_config_entry(DATA_FOLDER, native_path(folder))
+    left_out = set() if recipe.blocks else {_BLOCKS}
     # Without enable_fallback=0 a refusal would be printed and tried again.
-    return ort.InferenceSession(content, options, providers=providers(recipe), enable_fallback=0)
+    return ort.InferenceSession(
+        content,
+        options,
+        providers=providers(recipe),
+        disabled_optimizers=left_out,
+        enable_fallback=0,
+    )
 
 
 def _element(type_name: str) -> str:

@@ -36,7 +36,11 @@ from onnxremat_rewriters.stock.facts import RuntimeConstants, inferred_types, is
 from onnxremat_rewriters.stock.forms import Forms
 
 _SHAPED_BY_INPUT = frozenset({"Reshape", "Expand"})
-_WEIGHT_POSITIONS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_SHAPED_BY_FIRST = frozenset(
+    {"Conv", "ConvTranspose", "FusedConv", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}
+)
+"""Ops whose other inputs are weights: nothing is known of the output's shape where nothing is known
+of the first input's."""
 _VIEWS = VIEW_OPS - {"Dropout", "Cast"}
 
 
@@ -115,7 +119,8 @@ def _as_it_is(plan: BodyPlan) -> _Hidden:
 
 
 def _hidden(plan: BodyPlan, forms: Forms, token: str) -> _Hidden:
-    """Inputs and constant shapes read through the token; copies of constant nodes merged.
+    """Inputs and constant shapes read through the token; copies of constant nodes merged. Inputs
+    that are weights of other values only stay: they say no more than a stored weight does.
 
     A Transpose that several nodes read is read through the token too: a runtime would fuse it into
     some of them, and make it for the others when they run, later than planned.
@@ -127,10 +132,12 @@ def _hidden(plan: BodyPlan, forms: Forms, token: str) -> _Hidden:
     readers = Counter(name for node in graph.node for name in set(reads(node)))
     nodes: list[onnx.NodeProto] = []
     names: dict[str, str] = {}
+    weights = _weights_only(graph, constants)
     for value in graph.input:
         if (
             value.name in stored
             or value.name not in readers
+            or value.name in weights
             or not is_tensor(value.name, plan.types)
         ):
             continue
@@ -163,6 +170,17 @@ def _hidden(plan: BodyPlan, forms: Forms, token: str) -> _Hidden:
             nodes += forms.through(node.output[0], token, f"kept__{node.output[0]}")
             names[node.output[0]] = nodes[-1].output[0]
     return _Hidden(nodes, tuple(steps), constants.names, shapes_hidden=True)
+
+
+def _weights_only(graph: onnx.GraphProto, constants: RuntimeConstants) -> frozenset[str]:
+    """Values that are read as weights of values of unknown shape, and by nothing else."""
+    weights, others = set[str](), set[str]()
+    for node in graph.node:
+        first = node.input[0] if node.input else ""
+        weighs = node.op_type in _SHAPED_BY_FIRST and first not in constants.names
+        for name in reads(node):
+            (weights if weighs and name != first else others).add(name)
+    return frozenset(weights - others)
 
 
 def _is_sized(kind: onnx.TypeProto) -> bool:
@@ -298,7 +316,7 @@ class _Chain:
         varying = [i for i in tensors if node.input[i] not in constant]
         if varying:
             return varying[0]
-        spare = [i for i in tensors if i == 0 or node.op_type not in _WEIGHT_POSITIONS]
+        spare = [i for i in tensors if i == 0 or node.op_type not in _SHAPED_BY_FIRST]
         return spare[0] if spare else None
 
 

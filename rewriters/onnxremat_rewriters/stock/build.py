@@ -16,6 +16,7 @@ from onnxremat_rewriters.stock.checked_sizes import Sizes
 from onnxremat_rewriters.stock.facts import find_constants
 from onnxremat_rewriters.stock.forms import Forms
 from onnxremat_rewriters.stock.opset import standard_opset, with_sequences
+from onnxremat_rewriters.stock.weights import hoisted
 from onnxremat_rewriters.stock.wrap import wrapped
 
 STOCK_KEY = "onnxremat.stock"
@@ -75,11 +76,7 @@ def stock(
     result = with_sequences(model)
     constants = find_constants(result)
     plan = BodyPlan.of(result, constants)
-    forms = Forms(
-        standard_opset(result),
-        NameSource(value_names(result.graph)),
-        NameSource(node_names(result.graph)),
-    )
+    forms = _forms(result)
     sequence = forms.sequence()
     token = forms.token(sequence.output[0], warm_bytes)
     body = write_body(plan, forms, token, hide=hide, edges=edges if chain else Edges.NONE)
@@ -103,12 +100,26 @@ def stock(
     return StockModel(result, made, body.edges, tuple(_notes(model, result, body)))
 
 
+def _forms(model: onnx.ModelProto) -> Forms:
+    graph = model.graph
+    labels = NameSource(node_names(graph))
+    return Forms(standard_opset(model), NameSource(value_names(graph)), labels)
+
+
 def read_stock(model: onnx.ModelProto) -> StockModel | None:
     """What `stock` answered when it made the model of a file (without the notes), or None."""
     if not is_stock(model):
         return None
     parts = _parts(model)
     return StockModel(model, tuple(parts["steps"]), parts["edges"], ())
+
+
+def with_weights_captured(model: onnx.ModelProto) -> None:
+    """Let the branch of a stock model capture its weights that lie in a file, in place (`hoisted`
+    of `weights`)."""
+    branch = planned_graph(model)
+    if branch is not model.graph:
+        hoisted(model.graph, branch, _forms(model))
 
 
 def planned_graph(model: onnx.ModelProto) -> onnx.GraphProto:

@@ -11,7 +11,13 @@ from math import inf
 import onnx
 
 from onnxremat.importer.execution_order import least_first
-from onnxremat.importer.nodes import made_value, reads, values_of_nodes
+from onnxremat.importer.nodes import (
+    has_subgraph,
+    made_value,
+    reads,
+    subgraphs,
+    values_of_nodes,
+)
 from onnxremat_rewriters.recompute import mark_of, set_mark
 
 
@@ -27,8 +33,24 @@ def in_plan_order(optimized: onnx.ModelProto, planned: onnx.ModelProto) -> onnx.
     copy.CopyFrom(optimized)
     graph = copy.graph
     del graph.value_info[:]
-    place = {name: i for i, node in enumerate(planned.graph.node) for name in node.output if name}
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
+    sort_as(graph, planned.graph)
+    numbers = count(1 + max((mark_of(node) for node in graph.node), default=0))
+    seen: set[bytes] = set()
+    for node in graph.node:
+        alike = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=node.input)
+        alike.attribute.extend(node.attribute)
+        key = alike.SerializeToString(deterministic=True)
+        if key in seen and node.op_type != "Constant":
+            set_mark(node, next(numbers))
+        seen.add(key)
+    return copy
+
+
+def sort_as(optimized: onnx.GraphProto, planned: onnx.GraphProto) -> None:
+    """Put the nodes of a graph that was made of `planned`, and those of its bodies, as far as can
+    be in that order, in place. O((n + m) log n)."""
+    place = {name: i for i, node in enumerate(planned.node) for name in node.output if name}
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in optimized.node]
     maker = {name: v for v, node in enumerate(nodes) for name in node.output if name}
     producers = {
         v: sorted({maker[name] for name in reads(node) if name in maker})
@@ -38,23 +60,19 @@ def in_plan_order(optimized: onnx.ModelProto, planned: onnx.ModelProto) -> onnx.
     for v, before in producers.items():
         for p in before:
             readers[p].append(v)
-    values = values_of_nodes(planned.graph)
+    values = values_of_nodes(planned)
     known = [place.get(made_value(node, values)) for node in nodes]
     rank = _ranks(known, producers, readers)
     order = least_first(producers, readers, lambda v: (rank[v], v))
-    numbers = count(1 + max((mark_of(node) for node in nodes), default=0))
-    seen: set[bytes] = set()
-    for v in order:
-        node = nodes[v]
-        alike = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=node.input)
-        alike.attribute.extend(node.attribute)
-        key = alike.SerializeToString(deterministic=True)
-        if key in seen and node.op_type != "Constant":
-            set_mark(node, next(numbers))
-        seen.add(key)
-    del graph.node[:]
-    graph.node.extend(nodes[v] for v in order)
-    return copy
+    del optimized.node[:]
+    optimized.node.extend(nodes[v] for v in order)
+    for node, v in zip(optimized.node, order, strict=True):
+        origin = known[v]
+        if origin is not None and has_subgraph(node):
+            for body, made_of in zip(
+                subgraphs(node), subgraphs(planned.node[origin]), strict=False
+            ):
+                sort_as(body, made_of)
 
 
 def _ranks(
