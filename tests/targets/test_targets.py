@@ -22,7 +22,7 @@ from onnxremat.importer.nodes import LAYOUT_DOMAIN, values_of_nodes
 from onnxremat.options import ModelOptions, Options
 from onnxremat.ort import session as session_module
 from onnxremat.ort.measuring.compare import Rounding, rounding
-from onnxremat.ort.measuring.measure import in_memory
+from onnxremat.ort.measuring.measure import PeakMeasurement, in_memory
 from onnxremat.ort.optimize import optimize_offline
 from onnxremat.ort.recipe import STOCK, OptimizationLevel
 from onnxremat.ort.record import OptimizedFor, PlanRecord, attach_record, read_record
@@ -33,8 +33,11 @@ from onnxremat.ort.session_kernels import (
     session_kernels,
 )
 from onnxremat.subject import Subject, prepare
+from onnxremat.targets import recipe_target
+from onnxremat.targets.recipe_target import RecipeTarget
 from onnxremat.targets.stock_target import StockTarget
 from onnxremat.targets.stock_trial import StockResult
+from onnxremat.targets.target import Wanted
 from onnxremat.verification import verify_files
 from onnxremat_rewriters.recompute import set_mark
 from onnxremat_rewriters.release import release
@@ -54,6 +57,31 @@ def own_order(large_unet_train: Path) -> tuple[StockTarget, Subject, Plan]:
     problem = Problem(graph, target.rules)
     plan = make_plan(problem, with_eager_ops(graph, given_order(graph)), "own", peak_bound_bytes=0)
     return target, subject, plan
+
+
+@pytest.mark.parametrize(("beside", "times"), [((64, 0), 2), ((64, 64, 64, 64), 4), ((9999,), 1)])
+def test_a_limit_is_not_missed_for_what_else_the_process_allocates(
+    beside: tuple[int, ...],
+    times: int,
+    large_unet_train: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subject = prepare(large_unet_train, Options(threads=1))
+    target = RecipeTarget.of(subject)
+    problem = Problem(subject.imported.graph, target.rules)
+    plan = make_plan(problem, given_order(subject.imported.graph), "own", peak_bound_bytes=0)
+    forecast = target.forecast(subject, plan)
+    limit = target.make(subject, forecast).measured.peak_bytes
+    counted = iter(beside)
+
+    def noisy(*_: object, **__: object) -> PeakMeasurement:
+        peaks = (limit + next(counted), limit - 8)
+        return PeakMeasurement(max(peaks), peaks)
+
+    monkeypatch.setattr(recipe_target, "measure_activation", noisy)
+    made = target.make(subject, forecast, Wanted(limit_bytes=limit))
+    assert made.measured.peak_bytes == limit + min(beside)
+    assert len(beside) - len(list(counted)) == times
 
 
 def test_a_stock_file_keeps_its_limit_with_nothing_set(

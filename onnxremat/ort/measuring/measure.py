@@ -7,7 +7,7 @@ graphs it was tried on).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
@@ -50,6 +50,12 @@ class PeakMeasurement:
     run_peaks_bytes: tuple[int, ...]
     method: PeakMethod = PeakMethod.HEAP
     reason: str = ""
+
+    def least(self, other: "PeakMeasurement") -> "PeakMeasurement":
+        """Of two measurements of one model, run for run the smaller figure: what else a process
+        allocates meanwhile only adds to it."""
+        peaks = tuple(map(min, self.run_peaks_bytes, other.run_peaks_bytes))
+        return replace(self, peak_bytes=max(peaks), run_peaks_bytes=peaks)
 
 
 @dataclass(frozen=True)
