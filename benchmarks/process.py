@@ -47,7 +47,7 @@ import onnxruntime
 import onnxremat
 from benchmarks.process_lines import GROUPS, Line, lines
 from benchmarks.tables import commit, markdown
-from onnxremat.commands.rewrite import RewriteResult, rewrite
+from onnxremat.commands.rewrite import rewrite
 from onnxremat.core.errors import OnnxrematError
 from onnxremat.importer import load
 from onnxremat.options import Options
@@ -55,6 +55,7 @@ from onnxremat.ort.measuring.measure import measure_times
 from onnxremat.ort.outside import SUFFIX, Weights
 from onnxremat.ort.recipe import STOCK
 from onnxremat.subject import feed_for
+from onnxremat.targets.stock_target import how
 
 INSTRUMENTS = Path(__file__).with_name("instruments")
 CLIENT = INSTRUMENTS / "process_client.py"
@@ -341,17 +342,6 @@ def row(
     output.unlink()
     output.with_name(output.name + SUFFIX).unlink(missing_ok=True)
     return Row(cells, factor, max(ratios), more)
-
-
-def how(result: RewriteResult) -> str:
-    """What the file is, in few words."""
-    chosen = getattr(result.details, "chosen", None)
-    parts = ["unchanged" if chosen is None else chosen.variant.value]
-    if result.tiling is not None:
-        parts.append(f"{len(result.tiling.regions)} regions")
-    if result.recomputed:
-        parts.append(f"{result.recomputed} recomputed")
-    return ", ".join(parts)
 
 
 def group_rows(rows: Mapping[str, list[Row]], *, portable: bool) -> Iterator[list[str]]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -35,6 +36,7 @@ from onnxremat.ort.child.run_limit import RUN_SECONDS
 from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS
 from onnxremat.stages import CHOOSING, COMPILING, PLANNING
 from onnxremat.system.interrupts import INTERRUPTS, PLACING
+from onnxremat.target_table import DEFAULT, chosen_target
 
 if TYPE_CHECKING:
     from onnxremat.core.attempt import Attempt
@@ -262,9 +264,12 @@ def audit_command(
 @app.command("frontier")
 def frontier_command(
     model: option.Model,
+    session: option.FrontierSession = "recipe",
     planners: option.Planners = None,
-    budgets: option.Budgets = 6,
-    time_limit: option.TimeLimitEach = 2.0,
+    budgets: option.Budgets = None,
+    slowdowns: option.Slowdowns = None,
+    portable: option.Portable = True,
+    time_limit: option.TimeLimitEach = None,
     html: option.Html = None,
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
@@ -274,25 +279,57 @@ def frontier_command(
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
-    """Plan for many limits with many planners: memory against time. Writes no model."""
-    from onnxremat.cli.frontier_report import frontier_html, frontier_text
+    """Memory against time, for many limits, with many planners or measured. Writes no model."""
+    from onnxremat.cli import frontier_report as pages
     from onnxremat.commands.files import write_files
-    from onnxremat.commands.frontier import DEFAULT_PLANNERS, frontier
-    from onnxremat.options import FrontierOptions
+    from onnxremat.commands.frontier import DEFAULT_BUDGETS, DEFAULT_PLANNERS, frontier
+    from onnxremat.commands.process_frontier import DEFAULT_SLOWDOWNS, process_frontier
+    from onnxremat.options import FrontierOptions, Options
 
-    chosen = DEFAULT_PLANNERS if planners is None else tuple(planners.split(","))
-    options = FrontierOptions(
-        dims=parse_dims(dim), inputs=inputs, threads=threads, seed=seed, time_limit=time_limit,
-        measure_limit=measure_limit, run_limit=run_limit,
-    )  # fmt: skip
+    measured = chosen_target(session, DEFAULT.runtime).name == "stock"
+    given = {"--planners": planners, "--budgets": budgets} if measured else {
+        "--slowdowns": slowdowns, "--no-portable": None if portable else True,
+    }  # fmt: skip
+    for name, value in given.items():
+        if value is not None:
+            other = "recipe" if measured else "stock"
+            raise UsageError(f"{name} goes with --session {other} only")
+    read: dict[str, Any] = {
+        "dims": parse_dims(dim), "inputs": inputs, "threads": threads, "seed": seed,
+        "measure_limit": measure_limit, "run_limit": run_limit,
+    }  # fmt: skip
+    if time_limit is not None:
+        read["time_limit"] = time_limit
     with _progress(quiet=as_json) as progress:
-        result = frontier(
-            model, options, planners=chosen, budgets=budgets, output=html, progress=progress
-        )
+        if measured:
+            made_for = Options(session=session, portable=portable, **read)
+            shares = [
+                parse_share(one, "--slowdowns") for one in (slowdowns or "").split(",") if one
+            ]
+            found = process_frontier(
+                model,
+                made_for,
+                slowdowns=[one for one in shares if one is not None] or DEFAULT_SLOWDOWNS,
+                output=html,
+                progress=progress,
+            )
+            told = partial(_emit, found, pages.process_frontier_text)
+            page = partial(pages.process_frontier_html, found)
+        else:
+            result = frontier(
+                model,
+                FrontierOptions(**read),
+                planners=DEFAULT_PLANNERS if planners is None else tuple(planners.split(",")),
+                budgets=DEFAULT_BUDGETS if budgets is None else budgets,
+                output=html,
+                progress=progress,
+            )
+            told = partial(_emit, result, pages.frontier_text)
+            page = partial(pages.frontier_html, result)
         if html is not None:
-            page = frontier_html(result).encode()
-            write_files({html: page}, placing=lambda: progress(PLACING))
-    _emit(result, frontier_text, as_json=as_json, written=html)
+            content = page().encode()
+            write_files({html: content}, placing=lambda: progress(PLACING))
+    told(as_json=as_json, written=html)
 
 
 @app.command("verify")

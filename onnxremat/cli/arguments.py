@@ -121,11 +121,23 @@ Threads = Annotated[
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the planner and of random inputs.")]
 
 Planner = Annotated[str, typer.Option(help="A name from `onnxremat planners`.")]
+FrontierSession = Annotated[
+    str,
+    typer.Option(
+        help="recipe: what planners state of the activation peak. stock: files are made for "
+        "default sessions, and memory of the process and time measured against the original's."
+    ),
+]
+Slowdowns = Annotated[
+    str | None,
+    typer.Option(help="With --session stock: what files may take longer, such as 2%,10%,35%."),
+]
 Planners = Annotated[
     str | None, typer.Option(help="Names from `onnxremat planners`, with commas between.")
 ]
 Budgets = Annotated[
-    int, typer.Option(min=1, max=100, help="Limits between the smallest peak and the own one.")
+    int | None,
+    typer.Option(min=1, max=100, help="Limits between the smallest peak and the own one (6)."),
 ]
 Recompute = Annotated[
     bool, typer.Option("--recompute/--no-recompute", help="Whether nodes may run again.")
@@ -166,7 +178,12 @@ Iterations = Annotated[
     ),
 ]
 TimeLimitEach = Annotated[
-    float, typer.Option(min=0.1, max=86400, help="Seconds for each planner and limit.")
+    float | None,
+    typer.Option(
+        min=0.1,
+        max=86400,
+        help="Seconds for each planner and limit (2), or for each file (10).",
+    ),
 ]
 MeasureLimit = Annotated[
     float,

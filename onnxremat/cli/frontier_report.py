@@ -1,11 +1,14 @@
 """A Frontier as text, and as a page with a plot that needs nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
 
 from onnxremat.cli.tables import columns, table
 from onnxremat.commands.frontier import Frontier, Point
+from onnxremat.commands.process_frontier import ProcessFrontier
 from onnxremat.core.text import printable
 from onnxremat.core.units import format_bytes
 
@@ -77,33 +80,100 @@ def _best(result: Frontier) -> str:
 
 def frontier_html(result: Frontier) -> str:
     """A page with the plot and the text of `frontier_text`."""
-    name = escape(printable(result.model.name))
+    low = min((p.peak_bytes for p in result.points), default=result.own_peak_bytes)
+    spots = [_Spot(p.planner, p.peak_bytes, p.extra_time) for p in result.points]
+    best = [_Spot(p.planner, p.peak_bytes, p.extra_time) for p in result.best]
+    return _page(
+        result.model,
+        f"{result.ops} ops. Peak of activations by the model of memory, extra time by the cost "
+        "model; a point is a plan.",
+        _plot(spots, best, low, max(result.own_peak_bytes, low + 1), "activation peak"),
+        frontier_text(result),
+    )
+
+
+def process_frontier_text(result: ProcessFrontier) -> str:
+    """The baseline, and a row for each session."""
+    before = result.original.process_bytes
+    threads = "the runtime's own number of" if result.threads is None else str(result.threads)
+    rows = [
+        ("baseline", f"the original with default options: {format_bytes(before)}"),
+        ("files", f"for {'any' if result.portable else 'this kind of'} processor"),
+        ("measured", f"resident, with loading, {threads} threads, by default options"),
+        *(("missed", f"{said}: {why}") for said, why in result.missed.items()),
+    ]
+    lines = [("session", "of the process", "share", "loaded", "time", "how")]
+    lines += [
+        (
+            point.opened,
+            format_bytes(point.process_bytes),
+            f"{100 * point.process_bytes / max(1, before):.1f}%",
+            format_bytes(point.loaded_bytes),
+            f"{100 * point.extra_time:+.1f}%",
+            point.how + ("" if point in result.best else " (another is as small and as fast)"),
+        )
+        for point in result.points
+    ]
+    return "\n\n".join([table(rows), columns(lines)])
+
+
+def process_frontier_html(result: ProcessFrontier) -> str:
+    """A page with the plot and the text of `process_frontier_text`."""
+    sizes = [point.process_bytes for point in result.points]
+    return _page(
+        result.model,
+        "Memory of the process and time, measured, over the original with default options; a point "
+        "is a session.",
+        _plot(
+            [_Spot(p.opened, p.process_bytes, p.extra_time, p.how) for p in result.points],
+            [_Spot(p.opened, p.process_bytes, p.extra_time, p.how) for p in result.best],
+            min(sizes),
+            max(*sizes, min(sizes) + 1),
+            "memory of the process",
+        ),
+        process_frontier_text(result),
+    )
+
+
+class _Spot(NamedTuple):
+    """A point of a plot; those of one `group` have one colour."""
+
+    group: str
+    nbytes: int
+    extra_time: float
+    said: str = ""
+
+
+def _page(model: Path, about: str, plot: Iterator[str], text: str) -> str:
+    name = escape(printable(model.name))
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             f"<title>Memory against time: {name}</title>",
             "<style>body{font:15px sans-serif;margin:2em;max-width:60em}"
-            "pre{font:13px monospace;overflow-x:auto}</style></head><body>",
+            "svg{max-width:100%;height:auto}pre{font:13px monospace;overflow-x:auto}"
+            "</style></head><body>",
             f"<h1>Memory against time: {name}</h1>",
-            f"<p>{result.ops} ops. Peak of activations by the model of memory, extra time by the "
-            "cost model; a point is a plan.</p>",
-            *_plot(result),
-            f"<pre>{escape(frontier_text(result))}</pre>",
+            f"<p>{escape(about)}</p>",
+            *plot,
+            f"<pre>{escape(text)}</pre>",
             "</body></html>",
         ]
     )
 
 
-def _plot(result: Frontier) -> Iterator[str]:
-    """Peak to the right, extra time upwards; the best of all on the staircase."""
-    low = min((p.peak_bytes for p in result.points), default=result.own_peak_bytes)
-    high = max(result.own_peak_bytes, low + 1)
-    shown = [p for p in result.points if p.extra_time <= MOST_EXTRA]
+def _plot(
+    spots: Sequence[_Spot], best: Sequence[_Spot], low: int, high: int, figure: str
+) -> Iterator[str]:
+    """Memory to the right, from `low` to `high` bytes, extra time upwards; the best of all on the
+    staircase."""
+    shown = [p for p in spots if p.extra_time <= MOST_EXTRA]
     most = max((p.extra_time for p in shown), default=0.0) or 0.01
+    least = min(0.0, *(p.extra_time for p in shown)) if shown else 0.0
 
-    def place(peak: float, extra: float) -> tuple[float, float]:
-        x = LEFT + (peak - low) / (high - low) * (WIDTH - LEFT - MARGIN)
-        y = HEIGHT - BOTTOM - extra / most * (HEIGHT - BOTTOM - MARGIN)
+    def place(nbytes: float, extra: float) -> tuple[float, float]:
+        x = LEFT + (nbytes - low) / (high - low) * (WIDTH - LEFT - MARGIN)
+        y = HEIGHT - BOTTOM - (extra - least) / (most - least) * (HEIGHT - BOTTOM - MARGIN)
         return x, y
 
     yield (
@@ -111,27 +181,31 @@ def _plot(result: Frontier) -> Iterator[str]:
         'aria-label="memory against time" font-size="12" font-family="sans-serif">'
     )
     for i in range(6):
-        x, y = place(low + (high - low) * i / 5, most * i / 5)
-        peak = format_bytes(int(low + (high - low) * i / 5))
+        extra = least + (most - least) * i / 5
+        x, y = place(low + (high - low) * i / 5, extra)
+        size = format_bytes(int(low + (high - low) * i / 5))
         yield f'<line x1="{LEFT}" x2="{WIDTH - MARGIN}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
-        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{20 * i * most:.1f}%</text>'
-        yield f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{peak}</text>'
+        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{100 * extra:.1f}%</text>'
+        yield f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{size}</text>'
     middle = f'x="{WIDTH / 2}" y="{HEIGHT - 8}" text-anchor="middle"'
-    yield f"<text {middle}>activation peak (to the left: less memory); upwards: extra time</text>"
-    corners = [place(p.peak_bytes, p.extra_time) for p in result.best if p.extra_time <= most]
+    yield f"<text {middle}>{figure} (to the left: less memory); upwards: extra time</text>"
+    corners = [place(p.nbytes, p.extra_time) for p in best if p.extra_time <= most]
     steps = [f"{x:.1f},{y:.1f}" for x, y in corners[:1]]
     for (_, above), (x, y) in pairwise(corners):
         steps += [f"{x:.1f},{above:.1f}", f"{x:.1f},{y:.1f}"]
     yield f'<polyline points="{" ".join(steps)}" fill="none" stroke="#999" stroke-width="1.5"/>'
-    for i, name in enumerate(_planners(result)):
+    names = list(dict.fromkeys(p.group for p in spots))
+    room = WIDTH - 30 - 7 * max(map(len, names), default=0)
+    for i, name in enumerate(names):
         colour = COLOURS[i % len(COLOURS)]
         top = 16 * (i + 1)
-        yield f'<circle cx="{WIDTH - 140}" cy="{top}" r="4" fill="{colour}"/>'
-        yield f'<text x="{WIDTH - 130}" y="{top + 4}">{escape(name)}</text>'
+        yield f'<circle cx="{room}" cy="{top}" r="4" fill="{colour}"/>'
+        yield f'<text x="{room + 10}" y="{top + 4}">{escape(name)}</text>'
         for p in shown:
-            if p.planner == name:
-                x, y = place(p.peak_bytes, p.extra_time)
-                title = f"{name}: {format_bytes(p.peak_bytes)}, {100 * p.extra_time:+.1f}%"
+            if p.group == name:
+                x, y = place(p.nbytes, p.extra_time)
+                title = f"{name}: {format_bytes(p.nbytes)}, {100 * p.extra_time:+.1f}%"
+                title = escape(f"{title}, {p.said}" if p.said else title)
                 yield (
                     f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}" fill-opacity="0.75">'
                     f"<title>{title}</title></circle>"

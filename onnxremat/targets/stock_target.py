@@ -297,6 +297,19 @@ class StockTarget(Target):
         return TargetReport(opened, rows, planned=changed)
 
 
+def how(result: "RewriteResult") -> str:
+    """What a file for default options is, in few words."""
+    stock = result.details
+    assert isinstance(stock, StockResult)
+    parts = ["unchanged" if stock.chosen is None else stock.chosen.variant.value]
+    if result.tiling is not None:
+        count = len(result.tiling.regions)
+        parts.append(f"{count} region{'s' if count > 1 else ''} in tiles")
+    if result.recomputed:
+        parts.append(f"{result.recomputed} recomputed")
+    return ", ".join(parts)
+
+
 def _state_types(graph: onnx.GraphProto, profile: RunProfile, fused: frozenset[str]) -> None:
     """State the types of what pools read, and of what is added up where it is made (`fused`): by
     those the runtime lays pools out in blocks and fuses additions or not, as in the original, and

@@ -186,7 +186,7 @@ class StockTrial:
     ) -> StockResult:
         """The best of the variants with their weights in one place."""
         before, built = self.before, []
-        for variant in filter(planned.differs, variants):
+        for variant in filter(planned.offers, variants):
             self.progress(f"measuring the variant '{variant}'")
             built.append(self._built(planned, variant))
         built.sort(key=lambda one: (not _kept(one, asked), _total(one)))

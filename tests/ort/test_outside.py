@@ -27,8 +27,7 @@ from onnxremat.ort.outside import (
 )
 from onnxremat.ort.recipe import STOCK, OptimizationLevel
 from onnxremat.ort.session_kernels import other_kernels, session_kernels
-from onnxremat_rewriters.stock import planned_graph, stock
-from onnxremat_rewriters.stock.build import with_weights_captured
+from onnxremat_rewriters.stock import stock
 from onnxremat_rewriters.stock.optimized import in_plan_order
 from tests.rewriters.tile.nets import Net
 
@@ -140,25 +139,6 @@ def test_additions_are_fused_alike_where_there_are_no_blocks() -> None:
     assert not any(one.domain == LAYOUT_DOMAIN for found in kernels[0].values() for one in found)
     assert other_kernels(*kernels) == ""
     assert not different_names(*(run_outputs(one, inputs, plain) for one in sources))
-
-
-def test_no_weight_of_a_branch_lies_in_a_file() -> None:
-    """WebAssembly does not find one there; convolutions need theirs in the branch all the same."""
-    model = convolutions()
-    inputs = make_inputs(model)
-    made = outside(stock(model, hide=False, chain=False).model, Weights.EXTERNAL)
-    branch = planned_graph(made.model)
-    assert any(t.data_location == onnx.TensorProto.EXTERNAL for t in branch.initializer)
-    before = set(data_files(made.model))
-    with_weights_captured(made.model)
-    branch = planned_graph(made.model)
-    assert not any(t.data_location == onnx.TensorProto.EXTERNAL for t in branch.initializer)
-    assert set(data_files(made.model)) == before
-    sources = (in_memory(model, "."), made.source())
-    first, second = (run_outputs(one, inputs, ONE_THREAD) for one in sources)
-    assert not different_names(first, second)
-    kernels = [session_kernels(one, ONE_THREAD, OptimizationLevel.ALL) for one in sources]
-    assert other_kernels(*kernels) == ""
 
 
 def test_a_model_without_weights_stays_as_it_is() -> None:

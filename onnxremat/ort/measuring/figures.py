@@ -6,6 +6,7 @@ session options alone would give, which nobody should pay for.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.wire import Array
@@ -15,6 +16,11 @@ from onnxremat.ort.recipe import Recipe
 
 ORIGINAL, FILE = "original", "file"
 ACTIVATION_RUNS = 2
+SESSION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "without a memory pattern": {"mem_pattern": False},
+    "without an arena": {"cpu_arena": False},
+}
+"""What may be set in every binding: fields of a Recipe, by words that tell of it."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ def all_figures(
     """Of the original, of the original with the session option that takes least in all, and of the
     file; `memory` is that of the original and of the file, as measured before.
 
-    Every binding has these options. Raises ModelError if the runtime refuses a model. O(a few runs
+    Raises ModelError if the runtime refuses a model. O(a few runs
     of each).
     """
     plain = replace(recipe, cpu_arena=False)
@@ -52,14 +58,14 @@ def all_figures(
         measure_activation(source, inputs, plain, ACTIVATION_RUNS).peak_bytes
         for source in (original, file)
     ]
-    choices = {
-        "without a memory pattern": replace(recipe, mem_pattern=False),
-        "without an arena": plain,
-    }
     options = min(
         (
-            _figures(f"{ORIGINAL} {words}", peaks[0], measure_session(original, inputs, changed))
-            for words, changed in choices.items()
+            _figures(
+                f"{ORIGINAL} {words}",
+                peaks[0],
+                measure_session(original, inputs, replace(recipe, **changed)),
+            )
+            for words, changed in SESSION_OPTIONS.items()
         ),
         key=lambda one: one.process_bytes,
     )

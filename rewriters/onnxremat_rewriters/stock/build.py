@@ -12,11 +12,10 @@ from onnxremat.core.errors import ModelError
 from onnxremat.importer.nodes import attribute
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
 from onnxremat_rewriters.stock.body import Body, BodyPlan, Edges, write_body
-from onnxremat_rewriters.stock.checked_sizes import Sizes
+from onnxremat_rewriters.stock.checked_sizes import Sizes, ranked_inputs, sizes_checked
 from onnxremat_rewriters.stock.facts import find_constants
 from onnxremat_rewriters.stock.forms import Forms
 from onnxremat_rewriters.stock.opset import standard_opset, with_sequences
-from onnxremat_rewriters.stock.weights import hoisted
 from onnxremat_rewriters.stock.wrap import wrapped
 
 STOCK_KEY = "onnxremat.stock"
@@ -52,6 +51,7 @@ def stock(
     edges: Edges = Edges.ALL,
     warm_bytes: int = 0,
     local_weights: bool | None = None,
+    stated: bool = True,
     sizes: Sizes = MappingProxyType({}),
 ) -> StockModel:
     """`model`, whose nodes are in plan order, made to keep its plan under default options.
@@ -60,50 +60,53 @@ def stock(
     `local_weights` keeps weights of convolutions where layout optimisations find them (see
     `weights`); by default where shapes are not hidden, for without shapes there are none.
     `sizes` are shapes of inputs outside of which the model has to fail, though it declares less
-    (module `checked_sizes`; only with `wrap`). Declared inputs, outputs, initializers and metadata
-    stay; inner value_info goes, unless the branch of `wrap` can have it, and `hide` does not hide
-    it: behind an edge no shape is inferred, and what the runtime optimizes by shape it does where
-    they are stated. Values are the same bit for bit as far as the runtime executes the nodes as
-    they are.
+    (module `checked_sizes`; the branch depends on the check, or without one the edges do). Declared
+    inputs, outputs, initializers and metadata stay; of inner value_info what is `stated`, unless
+    `hide` hides it: behind an edge no shape is inferred, and what the runtime optimizes by shape it
+    does where they are stated. Values are the same bit for bit as far
+    as the runtime executes the nodes as they are.
 
     Raises ModelError if the model was made by `stock` already, is of an operator set that cannot
-    be raised to one with sequences, or has an output whose type no branch can make.
+    be raised to one with sequences, has an output whose type no branch can make, or neither branch
+    nor edges that a check of sizes could be tied to.
     """
-    if sizes and not wrap:
-        raise ValueError("only a model in a branch can be made to fail at other sizes")
     if is_stock(model):
         raise ModelError("the model was already rewritten for stock options")
     result = with_sequences(model)
     constants = find_constants(result)
     plan = BodyPlan.of(result, constants)
-    forms = _forms(result)
+    forms = Forms(
+        standard_opset(result),
+        NameSource(value_names(result.graph)),
+        NameSource(node_names(result.graph)),
+    )
     sequence = forms.sequence()
-    token = forms.token(sequence.output[0], warm_bytes)
+    check = [] if wrap or not sizes else sizes_checked(sizes, ranked_inputs(result.graph), forms)
+    token = forms.token(sequence.output[0], warm_bytes, check[-1].output[0] if check else "")
     body = write_body(plan, forms, token, hide=hide, edges=edges if chain else Edges.NONE)
     steps = [body.nodes[index] for index in body.steps]
     uses_token = hide or body.edges > 0
-    nodes = [*(forms.prelude if uses_token else ()), *body.nodes]
+    if check and not uses_token:
+        raise ModelError("there is nothing that a check of sizes could be tied to")
+    nodes = [*check, *(forms.prelude if uses_token else ()), *body.nodes]
     if wrap:
         local = not hide if local_weights is None else local_weights
         weights = constants.names if local else frozenset[str]()
         graph = wrapped(
             result, nodes, sequence, forms, plan.types,
-            local_weights=weights, stated=not hide, sizes=sizes,
+            local_weights=weights, stated=stated and not hide, sizes=sizes,
         )  # fmt: skip
         result.graph.CopyFrom(graph)
     else:
-        del result.graph.node[:], result.graph.value_info[:]
-        result.graph.node.extend([sequence, *nodes] if uses_token else nodes)
+        graph = result.graph
+        del graph.node[:]
+        graph.node.extend([sequence, *nodes] if uses_token else nodes)
+        if hide or not stated:
+            del graph.value_info[:]
     made = tuple(next(name for name in node.output if name) for node in steps)
     parts = {"hide": hide, "chain": chain, "wrap": wrap, "edges": body.edges, "steps": made}
     result.metadata_props.add(key=STOCK_KEY, value=json.dumps(parts, sort_keys=True))
     return StockModel(result, made, body.edges, tuple(_notes(model, result, body)))
-
-
-def _forms(model: onnx.ModelProto) -> Forms:
-    graph = model.graph
-    labels = NameSource(node_names(graph))
-    return Forms(standard_opset(model), NameSource(value_names(graph)), labels)
 
 
 def read_stock(model: onnx.ModelProto) -> StockModel | None:
@@ -112,14 +115,6 @@ def read_stock(model: onnx.ModelProto) -> StockModel | None:
         return None
     parts = _parts(model)
     return StockModel(model, tuple(parts["steps"]), parts["edges"], ())
-
-
-def with_weights_captured(model: onnx.ModelProto) -> None:
-    """Let the branch of a stock model capture its weights that lie in a file, in place (`hoisted`
-    of `weights`)."""
-    branch = planned_graph(model)
-    if branch is not model.graph:
-        hoisted(model.graph, branch, _forms(model))
 
 
 def planned_graph(model: onnx.ModelProto) -> onnx.GraphProto:

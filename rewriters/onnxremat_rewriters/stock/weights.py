@@ -10,9 +10,6 @@ a weight of the branch from it when the session is opened and drops the outer on
 convolution weights: 103.7 MB loaded instead of 103.5, all fusions kept.) Should a runtime not
 fold it, it is a view, which costs nothing.
 
-Where a file of weights is made of such a branch, that weight of the branch lies in it. WebAssembly
-does not find it there (`hoisted` brings it back to the outer graph, and a Reshape in its place).
-
 Small tensors (sizes, axes, scales, biases) are copied into the branch: fusions look for them there,
 and twice nothing is nothing. The outer ones stay as they are, so that nothing is lost.
 """
@@ -66,36 +63,13 @@ def localized(
             names[tensor.name] = forms.fresh(f"small__{tensor.name}")
             added.append(forms.node("Constant", [], names[tensor.name], value=tensor))
         elif tensor.name in convolved:
-            names[tensor.name] = forms.fresh(f"weight__{tensor.name}")
-            added += _local(tensor, names[tensor.name], forms)
+            sizes = forms.fresh(f"sizes__{tensor.name}")
+            name = forms.fresh(f"weight__{tensor.name}")
+            shape = numpy_helper.from_array(np.array(tensor.dims, np.int64))
+            added.append(forms.node("Constant", [], sizes, value=shape))
+            added.append(forms.node("Reshape", [tensor.name, sizes], name))
+            names[tensor.name] = name
     return LocalWeights(tuple(added), names)
-
-
-def hoisted(graph: onnx.GraphProto, branch: onnx.GraphProto, forms: Forms) -> None:
-    """Move the weights of a `branch` that lie in a file to the `graph` around it, in place."""
-    moved = [t for t in branch.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
-    kept = [t for t in branch.initializer if t.data_location != onnx.TensorProto.EXTERNAL]
-    nodes: list[onnx.NodeProto] = []
-    for tensor in moved:
-        name = tensor.name
-        tensor.name = forms.fresh(f"outer__{name}")
-        graph.initializer.append(tensor)
-        nodes += _local(tensor, name, forms)
-    nodes += branch.node
-    del branch.initializer[:], branch.node[:]
-    branch.initializer.extend(kept)
-    branch.node.extend(nodes)
-
-
-def _local(tensor: onnx.TensorProto, name: str, forms: Forms) -> list[onnx.NodeProto]:
-    """Nodes that make the weight `name` of a branch from one of the outer graph."""
-    sizes = forms.fresh(f"sizes__{tensor.name}")
-    shape = numpy_helper.from_array(np.array(tensor.dims, np.int64))
-    read = [tensor.name, sizes]
-    return [
-        forms.node("Constant", [], sizes, value=shape),
-        forms.node("Reshape", read, name),
-    ]
 
 
 def big_constants(nodes: Collection[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
