@@ -246,7 +246,7 @@ def _smallest_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> Found[M]:
     plans = _plans_in_time(rounds, slowdown)
     most = max(ALLOWED[0] * slowdown, min(one.plan.extra_time for one in plans))
     best: tuple[_Round, F, M] | None = None
-    for one in plans:
+    for number, one in enumerate(plans, start=1):
         if one.plan.extra_time > most:
             rounds.ended(one, f"refused: planned {100 * one.plan.extra_time:+.1f}% time")
             continue
@@ -264,6 +264,8 @@ def _smallest_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> Found[M]:
         else:
             rounds.ended(one, f"refused: {why or 'another plan takes less'}", forecast, taken)
         if not made.dearer or deadline.stopped():
+            for other in plans[number:]:
+                rounds.ended(other, "not made: one of less memory was fast enough")
             break
     assert best is not None, "one adds least"
     return rounds.found(*best)
@@ -301,7 +303,10 @@ def _plans_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> "list[_Round]":
                 high = plan.peak_bytes
             else:
                 low = target
-    return [plans[nbytes] for nbytes in sorted(plans) if nbytes <= order.plan.peak_bytes]
+    kept = [nbytes for nbytes in sorted(plans) if nbytes <= order.plan.peak_bytes]
+    for nbytes in plans.keys() - kept:
+        rounds.ended(plans[nbytes], "not made: an order alone has a smaller peak")
+    return [plans[nbytes] for nbytes in kept]
 
 
 @dataclass(frozen=True)

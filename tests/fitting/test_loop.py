@@ -421,14 +421,15 @@ def test_a_limit_that_the_smallest_peak_misses_is_missed() -> None:
 def test_the_time_that_is_allowed_is_used() -> None:
     """Each op that is made again lowers the peak by 1000 and takes a tenth of a run."""
     problem = Problem(kept_or_made_again(1500), MemoryRules())
-    tried = []
+    tried, planned = [], list[Plan]()
 
     def plan(problem: Problem, limits: Limits) -> Plan:
         target = problem.budget_bytes or 0
         again = 0 if problem.max_copies == 1 else min(10, max(0, (20_500 - target) // 1000))
         made = make_plan(problem, Schedule((0, 1, 2, 3)), "test", peak_bound_bytes=0)
         cost = made.time_cost * (10 + again) // 10
-        return replace(made, peak_bytes=20_000 - 1000 * again, time_cost=cost)
+        planned.append(replace(made, peak_bytes=20_000 - 1000 * again, time_cost=cost))
+        return planned[-1]
 
     def make(forecast: Forecast) -> Made:
         tried.append(forecast.plan)
@@ -439,3 +440,7 @@ def test_the_time_that_is_allowed_is_used() -> None:
     assert [one.extra_time for one in tried] == pytest.approx([found.plan.extra_time])
     assert 0.3 <= found.plan.extra_time <= 0.7
     assert found.made.measured_bytes <= 17_000
+    told = {one.planned_bytes: one.outcome for one in found.attempts}
+    assert set(told) == {one.peak_bytes for one in planned}
+    assert told[20_000] == "not made: one of less memory was fast enough"
+    assert sum(one == TAKEN for one in told.values()) == 1
