@@ -20,23 +20,17 @@ from onnxremat.ort.session_kernels import convolved_in_blocks, fused_with_reader
 from onnxremat.targets.stock_original import StockOriginal
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.stock.body import Edges
-from onnxremat_rewriters.stock.build import StockModel, stock
+from onnxremat_rewriters.stock.build import StockModel, stock, with_weights_in_function
 from onnxremat_rewriters.stock.checked_sizes import Sizes
 from onnxremat_rewriters.stock.opset import with_sequences
 from onnxremat_rewriters.stock.optimized import in_plan_order
 
 
 class Variant(StrEnum):
-    """Which parts of the rewrite a candidate has; all but the first three have wrap."""
+    """Which parts of the rewrite a candidate has; all but the first have wrap."""
 
     ORIGINAL = "original"
     """None: the model as it came, with its weights outside."""
-    FLAT = "flat"
-    """Chain. Weights that are laid out when the file is opened stand where every client finds them,
-    WebAssembly too: in no branch. Inner shapes are known as far as they can be inferred."""
-    STATED = "stated flat"
-    """The same, and shapes are stated by which values are laid out in blocks; but what is known is
-    laid out in advance, too, and takes more memory."""
     WRAP = "wrap"
     """Nothing else: order and optimisations stay the runtime's own."""
     CAPTURE = "capture"
@@ -50,8 +44,6 @@ class Variant(StrEnum):
 
 
 _PARTS: Mapping[Variant, Mapping[str, Any]] = {
-    Variant.FLAT: {"hide": False, "wrap": False, "stated": False},
-    Variant.STATED: {"hide": False, "wrap": False},
     Variant.WRAP: {"hide": False, "chain": False},
     Variant.CAPTURE: {"hide": False, "chain": False, "local_weights": False},
     Variant.CHAIN: {"hide": False},
@@ -59,9 +51,8 @@ _PARTS: Mapping[Variant, Mapping[str, Any]] = {
     Variant.WARM_PLAN: {},
 }
 _WARM = frozenset({Variant.CHAIN, Variant.WARM_PLAN})
-_FLAT = frozenset({Variant.FLAT, Variant.STATED})
-_CHAINED = _WARM | _FLAT | {Variant.PLAN}
-IN_TILES = (Variant.FLAT, Variant.STATED, Variant.CHAIN, Variant.PLAN, Variant.WARM_PLAN)
+_CHAINED = _WARM | {Variant.PLAN}
+IN_TILES = (Variant.CHAIN, Variant.PLAN, Variant.WARM_PLAN)
 """Those that keep the order of a plan, which tiles need: in another one they are held together."""
 
 
@@ -99,14 +90,11 @@ class PlannedModel:
         )
 
     def offers(self, variant: Variant) -> bool:
-        """Whether a variant is worth a try: one with its weights embedded is no copy of the
-        original; where the file is laid out when it is opened, no weight may be in a branch; and
-        where it is already, they lie outside of every branch anyway."""
+        """Whether a variant is neither the original itself nor WRAP: weights that are laid out
+        already lie outside of every branch."""
         if self.weights is Weights.EMBEDDED:
-            return variant not in _FLAT | {Variant.ORIGINAL}
-        if not self.optimizes_first:
-            return variant in _FLAT | {Variant.ORIGINAL}
-        return variant not in _FLAT | {Variant.CAPTURE}
+            return variant is not Variant.ORIGINAL
+        return variant is not Variant.CAPTURE or not self.optimizes_first
 
     def written(self, variant: Variant) -> Written:
         """A variant. Raises ModelError if it cannot be made."""
@@ -118,12 +106,17 @@ class PlannedModel:
             return Written(pair.model, pair.source(), pair=pair)
         if self.optimizes_first:
             return self._optimized_as(variant)
-        made = self._chained(self.model, variant)
+        parts: dict[str, Any] = {}
+        if self.weights is Weights.EXTERNAL and variant is not Variant.CAPTURE:
+            # What is laid out when the file is opened needs its weights, and shapes, there.
+            parts = {"local_weights": True, "stated": True}
+        made = self._chained(self.model, variant, **parts)
         if self.weights is not Weights.EMBEDDED:
             pair = with_weights_outside(
                 made.model, original.base_dir, original.recipe, self.weights
             )
             if pair is not None:
+                with_weights_in_function(pair.model)
                 return Written(pair.model, pair.source(), made, pair)
         return Written(made.model, in_memory(made.model, original.base_dir), made)
 

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from models import BUILDERS
 from onnxremat.core.errors import ModelError
 from onnxremat.importer.calls import all_graphs
-from onnxremat.importer.external import data_files
+from onnxremat.importer.external import all_external_tensors, data_files
 from onnxremat.importer.nodes import LAYOUT_DOMAIN
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.measuring.compare import different_names
@@ -27,7 +27,8 @@ from onnxremat.ort.outside import (
 )
 from onnxremat.ort.recipe import STOCK, OptimizationLevel
 from onnxremat.ort.session_kernels import other_kernels, session_kernels
-from onnxremat_rewriters.stock import stock
+from onnxremat_rewriters.stock import planned_graph, stock
+from onnxremat_rewriters.stock.build import with_weights_in_function
 from onnxremat_rewriters.stock.optimized import in_plan_order
 from tests.rewriters.tile.nets import Net
 
@@ -139,6 +140,32 @@ def test_additions_are_fused_alike_where_there_are_no_blocks() -> None:
     assert not any(one.domain == LAYOUT_DOMAIN for found in kernels[0].values() for one in found)
     assert other_kernels(*kernels) == ""
     assert not different_names(*(run_outputs(one, inputs, plain) for one in sources))
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_no_weight_of_a_branch_lies_in_a_file(ir_version: int) -> None:
+    """WebAssembly does not find one there; convolutions need theirs in the branch all the same."""
+    model = convolutions()
+    model.ir_version = ir_version
+    if ir_version < 4:
+        for tensor in model.graph.initializer:
+            kind = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            model.graph.input.append(kind)
+    inputs = make_inputs(model)
+    made = outside(stock(model, hide=False, chain=False).model, Weights.EXTERNAL)
+    branch = planned_graph(made.model)
+    assert any(t.data_location == onnx.TensorProto.EXTERNAL for t in branch.initializer)
+    before = {tensor.name for tensor in all_external_tensors(made.model)}
+    with_weights_in_function(made.model)
+    branch = planned_graph(made.model)
+    assert not any(t.data_location == onnx.TensorProto.EXTERNAL for t in branch.initializer)
+    assert {tensor.name for tensor in all_external_tensors(made.model)} == before
+    sources = (in_memory(model, "."), made.source())
+    first, second = (run_outputs(one, inputs, ONE_THREAD) for one in sources)
+    assert not different_names(first, second)
+    kernels = [session_kernels(one, ONE_THREAD, OptimizationLevel.ALL) for one in sources]
+    assert any(one.domain == LAYOUT_DOMAIN for found in kernels[0].values() for one in found)
+    assert other_kernels(*kernels) == ""
 
 
 def test_a_model_without_weights_stays_as_it_is() -> None:

@@ -12,10 +12,11 @@ from onnxremat.core.errors import ModelError
 from onnxremat.importer.nodes import attribute
 from onnxremat_rewriters.naming import NameSource, node_names, value_names
 from onnxremat_rewriters.stock.body import Body, BodyPlan, Edges, write_body
-from onnxremat_rewriters.stock.checked_sizes import Sizes, ranked_inputs, sizes_checked
+from onnxremat_rewriters.stock.checked_sizes import Sizes
 from onnxremat_rewriters.stock.facts import find_constants
 from onnxremat_rewriters.stock.forms import Forms
 from onnxremat_rewriters.stock.opset import standard_opset, with_sequences
+from onnxremat_rewriters.stock.weights import in_function
 from onnxremat_rewriters.stock.wrap import wrapped
 
 STOCK_KEY = "onnxremat.stock"
@@ -51,25 +52,25 @@ def stock(
     edges: Edges = Edges.ALL,
     warm_bytes: int = 0,
     local_weights: bool | None = None,
-    stated: bool = True,
+    stated: bool | None = None,
     sizes: Sizes = MappingProxyType({}),
 ) -> StockModel:
     """`model`, whose nodes are in plan order, made to keep its plan under default options.
 
     The parts are those of the package's description; `edges` says which edges `chain` writes.
     `local_weights` keeps weights of convolutions where layout optimisations find them (see
-    `weights`); by default where shapes are not hidden, for without shapes there are none.
-    `sizes` are shapes of inputs outside of which the model has to fail, though it declares less
-    (module `checked_sizes`; the branch depends on the check, or without one the edges do). Declared
-    inputs, outputs, initializers and metadata stay; of inner value_info what is `stated`, unless
-    `hide` hides it: behind an edge no shape is inferred, and what the runtime optimizes by shape it
-    does where they are stated. Values are the same bit for bit as far
-    as the runtime executes the nodes as they are.
+    `weights`), `stated` what is declared of inner values; both by default where shapes are not
+    hidden (only with `wrap`; else inner value_info goes). Behind an edge no shape is inferred, and
+    what the runtime optimizes by shape it does where they are stated. `sizes` are shapes of inputs
+    outside of which the model has to fail, though it declares less (module `checked_sizes`; only
+    with `wrap`). Declared inputs, outputs, initializers and metadata stay. Values are the same bit
+    for bit as far as the runtime executes the nodes as they are.
 
     Raises ModelError if the model was made by `stock` already, is of an operator set that cannot
-    be raised to one with sequences, has an output whose type no branch can make, or neither branch
-    nor edges that a check of sizes could be tied to.
+    be raised to one with sequences, or has an output whose type no branch can make.
     """
+    if sizes and not wrap:
+        raise ValueError("only a model in a branch can be made to fail at other sizes")
     if is_stock(model):
         raise ModelError("the model was already rewritten for stock options")
     result = with_sequences(model)
@@ -81,28 +82,23 @@ def stock(
         NameSource(node_names(result.graph)),
     )
     sequence = forms.sequence()
-    check = [] if wrap or not sizes else sizes_checked(sizes, ranked_inputs(result.graph), forms)
-    token = forms.token(sequence.output[0], warm_bytes, check[-1].output[0] if check else "")
+    token = forms.token(sequence.output[0], warm_bytes)
     body = write_body(plan, forms, token, hide=hide, edges=edges if chain else Edges.NONE)
     steps = [body.nodes[index] for index in body.steps]
     uses_token = hide or body.edges > 0
-    if check and not uses_token:
-        raise ModelError("there is nothing that a check of sizes could be tied to")
-    nodes = [*check, *(forms.prelude if uses_token else ()), *body.nodes]
+    nodes = [*(forms.prelude if uses_token else ()), *body.nodes]
     if wrap:
         local = not hide if local_weights is None else local_weights
         weights = constants.names if local else frozenset[str]()
         graph = wrapped(
             result, nodes, sequence, forms, plan.types,
-            local_weights=weights, stated=stated and not hide, sizes=sizes,
+            local_weights=weights,
+            stated=not hide if stated is None else stated, sizes=sizes,
         )  # fmt: skip
         result.graph.CopyFrom(graph)
     else:
-        graph = result.graph
-        del graph.node[:]
-        graph.node.extend([sequence, *nodes] if uses_token else nodes)
-        if hide or not stated:
-            del graph.value_info[:]
+        del result.graph.node[:], result.graph.value_info[:]
+        result.graph.node.extend([sequence, *nodes] if uses_token else nodes)
     made = tuple(next(name for name in node.output if name) for node in steps)
     parts = {"hide": hide, "chain": chain, "wrap": wrap, "edges": body.edges, "steps": made}
     result.metadata_props.add(key=STOCK_KEY, value=json.dumps(parts, sort_keys=True))
@@ -115,6 +111,14 @@ def read_stock(model: onnx.ModelProto) -> StockModel | None:
         return None
     parts = _parts(model)
     return StockModel(model, tuple(parts["steps"]), parts["edges"], ())
+
+
+def with_weights_in_function(model: onnx.ModelProto) -> None:
+    """Let weights in the branch of a stock model that lie in a file come from a local function, in
+    place: see `weights`."""
+    branch = planned_graph(model)
+    if branch is not model.graph:
+        in_function(model, branch)
 
 
 def planned_graph(model: onnx.ModelProto) -> onnx.GraphProto:

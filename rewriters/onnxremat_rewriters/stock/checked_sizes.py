@@ -61,11 +61,6 @@ def sizes_checked(sizes: Sizes, ranked: frozenset[str], forms: Forms) -> list[on
     return nodes
 
 
-def ranked_inputs(graph: onnx.GraphProto) -> frozenset[str]:
-    """Inputs that declare how many dimensions they have."""
-    return frozenset(v.name for v in graph.input if v.type.tensor_type.HasField("shape"))
-
-
 def _said(sizes: Sizes) -> str:
     named = [
         f"{name} of {'x'.join(map(str, shape)) or 'one element'}" for name, shape in sizes.items()

@@ -57,19 +57,17 @@ class Forms:
         """A sequence without elements."""
         return self.node("SequenceEmpty", [], self.fresh("sequence"))
 
-    def token(self, sequence: str, warm_bytes: int = 0, zero: str = "") -> str:
+    def token(self, sequence: str, warm_bytes: int = 0) -> str:
         """The name of an empty vector that no optimisation can tell to be empty: as long as
         `sequence` is. Its nodes are added to the prelude.
 
-        `warm_bytes` are allocated, and freed at once, before it exists; `zero` is an int64 scalar
-        that is to exist before it, and is 0.
+        `warm_bytes` are allocated, and freed at once, before it exists.
         """
         length, shape = self.fresh("length"), self.fresh("shape")
-        self.prelude.append(self.node("SequenceLength", [sequence], length))
-        if zero:
-            both, length = [length, zero], self.fresh("length_after")
-            self.prelude.append(self.node("Add", both, length))
-        self.prelude.append(self.node("Reshape", [length, self._vector(1)], shape))
+        self.prelude += [
+            self.node("SequenceLength", [sequence], length),
+            self.node("Reshape", [length, self._vector(1)], shape),
+        ]
         if warm_bytes:
             size, block = self.fresh("warm_size"), self.fresh("warm")
             seen, rest = self.fresh("warm_seen"), self.fresh("warm_rest")

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxremat.core.errors import ModelError
 from onnxremat_rewriters.naming import rename_reads
-from onnxremat_rewriters.stock.checked_sizes import Sizes, ranked_inputs, sizes_checked
+from onnxremat_rewriters.stock.checked_sizes import Sizes, sizes_checked
 from onnxremat_rewriters.stock.forms import Forms
 from onnxremat_rewriters.stock.weights import big_constants, localized
 
@@ -70,7 +70,7 @@ def wrapped(
     branch.output.extend(outputs)
     condition = [sequence, forms.node("SequenceLength", [sequence.output[0]], length)]
     if sizes:
-        condition += sizes_checked(sizes, ranked_inputs(model.graph), forms)
+        condition += sizes_checked(sizes, _ranked(model.graph), forms)
         both = [length, condition[-1].output[0]]
         length = forms.fresh("checked_length")
         condition.append(forms.node("Add", both, length))
@@ -84,6 +84,11 @@ def wrapped(
     del graph.node[:], graph.value_info[:]
     graph.node.extend([*outer, *condition, branch])
     return graph
+
+
+def _ranked(graph: onnx.GraphProto) -> frozenset[str]:
+    """Inputs that declare how many dimensions they have."""
+    return frozenset(v.name for v in graph.input if v.type.tensor_type.HasField("shape"))
 
 
 def _stored(
