@@ -130,6 +130,8 @@ def _emit(
     the same, and any other raises UsageError."""
     INTERRUPTS.told = True
     try:
+        if sys.stdout is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         if as_json:
             from onnxremat.cli import report
 
@@ -157,8 +159,10 @@ def _tell(line: str) -> None:
         _discard(sys.stderr)
 
 
-def _discard(stream: TextIO) -> None:
+def _discard(stream: TextIO | None) -> None:
     """Send what is left in a stream, and what comes, to nowhere: Python writes it when it ends."""
+    if stream is None:
+        return
     with suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

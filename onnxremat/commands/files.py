@@ -64,6 +64,7 @@ def _is_same_file(a: Path, b: Path) -> bool:
 
 def _check_writable(target: Path) -> None:
     try:
+        os.path.realpath(target)  # there is none where the current folder was removed
         _check_place(target, target.parent)
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror}") from None
@@ -93,12 +94,12 @@ def external_copies(
     copies = {}
     for location in data_files(model):
         source, copy = folder / location, target.parent / location
+        if not is_inside(copy, target.parent):
+            raise UsageError(f"cannot write the weights to {copy}: that leads out of the folder")
         if _is_same_file(copy, source):
             continue
         if os.path.realpath(copy) in written:
             raise UsageError(f"cannot write {copy}: the weights of the model belong there")
-        if not is_inside(copy, target.parent):
-            raise UsageError(f"cannot write the weights to {copy}: a link leads out of the folder")
         if not os.path.lexists(copy):
             _require_room(copy)
             copies[copy] = source

@@ -29,6 +29,8 @@ LARGEST_FILE_BYTES = 2**31 - 1
 """What protobuf reads; larger models have their weights in other files."""
 
 _SHOWN = 100
+_RUNTIME_DOMAINS = ("com.microsoft", "com.ms.", "org.pytorch.")
+"""How the domains of ONNX Runtime's own operators begin."""
 
 
 @dataclass(frozen=True)
@@ -153,11 +155,27 @@ def _check_header(model: ModelProto) -> None:
 
 
 def _inline_functions(model: ModelProto) -> ModelProto:
+    """The model with its functions expanded as ONNX Runtime does: it does not look at one in a
+    domain of standard operators. In a domain of its own it runs an operator that it has, and the
+    function otherwise: such a model is refused."""
+    for function in model.functions:
+        if function.domain.startswith(_RUNTIME_DOMAINS):
+            raise ModelError(
+                f"its function {function.name!r} is in the domain {function.domain!r} of ONNX "
+                "Runtime's own operators: which of the two is run depends on the runtime"
+            )
+    ignored = [(f.domain, f.name) for f in model.functions if _is_standard(f.domain)]
     try:
-        return inliner.inline_local_functions(model)
+        made = inliner.inline_selected_functions(model, ignored, exclude=True)
     except ONNX_ERRORS as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"its model-local functions cannot be expanded: {reason}") from None
+    del made.functions[:]
+    return made
+
+
+def _is_standard(domain: str) -> bool:
+    return domain in DEFAULT_DOMAINS or domain.startswith("ai.onnx.")
 
 
 def _check_names(graph: GraphProto) -> None:

@@ -140,10 +140,7 @@ def session_options(recipe: Recipe) -> Any:
 
     Raises UsageError if a size is negative, or the number of threads not from 1 to MOST_THREADS.
     """
-    if recipe.threads is not None and recipe.threads < 1:
-        raise UsageError(f"{recipe.threads} threads: at least one is needed")
-    if recipe.threads is not None and recipe.threads > MOST_THREADS:
-        raise UsageError(f"{recipe.threads} threads: at most {MOST_THREADS} can be used here")
+    _require_threads(recipe)
     options = ort.SessionOptions()
     options.log_severity_level = _ERROR_SEVERITY
     options.execution_order = getattr(ort.ExecutionOrder, _ORDERS[recipe.execution_order])
@@ -159,6 +156,19 @@ def session_options(recipe: Recipe) -> Any:
             raise UsageError(f"dimension {name!r} is {size}: a size of at least 0 is needed")
         options.add_free_dimension_override_by_name(name, size)
     return options
+
+
+def require_usable(recipe: Recipe) -> None:
+    """Raise UsageError if this machine has not the threads, or this build not the provider."""
+    _require_threads(recipe)
+    providers(recipe)
+
+
+def _require_threads(recipe: Recipe) -> None:
+    if recipe.threads is not None and recipe.threads < 1:
+        raise UsageError(f"{recipe.threads} threads: at least one is needed")
+    if recipe.threads is not None and recipe.threads > MOST_THREADS:
+        raise UsageError(f"{recipe.threads} threads: at most {MOST_THREADS} can be used here")
 
 
 def providers(recipe: Recipe) -> list[str]:

@@ -14,7 +14,7 @@ import onnx
 
 from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.ort.library import RUNTIME_VERSION
-from onnxremat.ort.recipe import OptimizationLevel, Recipe, typed, typed_size
+from onnxremat.ort.recipe import OptimizationLevel, Recipe, require_usable, typed, typed_size
 
 METADATA_KEY = "onnxremat.core.problem"
 RECORD_VERSION = 2
@@ -215,6 +215,9 @@ def file_record(model: onnx.ModelProto, path: Path) -> PlanRecord | None:
     """`read_record` for the model of a file. Raises ModelError, naming the file, for a damaged
     record."""
     try:
-        return read_record(model)
+        record = read_record(model)
+        if record is not None:
+            require_usable(record.recipe)
+        return record
     except UsageError as error:
         raise ModelError(f"{path}: {error}") from error

@@ -256,6 +256,26 @@ def test_a_file_that_was_written_is_success_whatever_becomes_of_the_report(
         assert target.is_file()
 
 
+def test_a_report_that_cannot_be_printed_for_want_of_an_output_says_so(
+    small: Path, tmp_path: Path
+) -> None:
+    closed = "import os, sys; os.close(1); sys.stdout = None\n" + MAIN
+    target = tmp_path / "closed.onnx"
+    done = run("rewrite", small, *QUICK, "-o", target, tmp_path=tmp_path, code=closed)
+    assert done.returncode == 0 and target.is_file()
+    said = "onnxremat: cannot write to standard output: Bad file descriptor"
+    assert done.stderr == f"{said}; {target} was written\n"
+    done = run("planners", tmp_path=tmp_path, code=closed)
+    assert (done.returncode, done.stderr) == (2, f"{said}\n")
+
+
+def test_a_current_folder_that_was_removed_is_one_line(small: Path, tmp_path: Path) -> None:
+    gone = "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n" + MAIN
+    done = run("rewrite", small, *QUICK, "-o", "z.onnx", tmp_path=tmp_path, code=gone)
+    assert done.returncode == 2
+    assert done.stderr == "onnxremat: cannot write z.onnx: No such file or directory\n"
+
+
 @full
 @pytest.mark.parametrize(
     "words", [("planners",), ("planners", "--json"), ("--help",), ("--version",)]

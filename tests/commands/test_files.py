@@ -218,9 +218,19 @@ def test_copies_of_weights_never_leave_the_folder_nor_replace_anything(tmp_path:
     target = out / "m.onnx"
     assert external_copies(model, source, target) == {out / "sub/w.bin": source / "sub/w.bin"}
     (out / "sub").symlink_to(outside)
-    with pytest.raises(UsageError, match="a link leads out of the folder"):
+    with pytest.raises(UsageError, match="that leads out of the folder"):
         external_copies(model, source, target)
     (out / "sub").unlink()
+    (out / "sub").mkdir()
+    back = onnx.ModelProto()
+    back.CopyFrom(model)
+    for tensor in back.graph.initializer:
+        del tensor.external_data[:]
+        tensor.external_data.add(key="location", value="sub/../../in/sub/w.bin")
+    with pytest.raises(UsageError, match="that leads out of the folder"):
+        external_copies(back, source, target)
+    assert external_copies(back, source, source / "o.onnx") == {}
+    (out / "sub").rmdir()
     (out / "sub").write_text("a file")
     with pytest.raises(UsageError, match="sub is no folder"):
         external_copies(model, source, target)

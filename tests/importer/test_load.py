@@ -3,11 +3,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.importer import bind_dimensions, from_proto, import_model, infer_types, load
+from onnxremat.importer.nodes import DEFAULT_DOMAINS
+from onnxremat.ort.library import RUNTIME_ERRORS
 
 from .build import model, node, value
 
@@ -160,6 +163,40 @@ def test_model_local_functions_are_expanded() -> None:
     assert [n.op_type for n in loaded.model.graph.node] == ["Neg", "Neg"]
     assert not loaded.model.functions
     assert proto.SerializeToString() == before
+
+
+def function_of(domain: str, op_type: str, opset: int = 17) -> onnx.ModelProto:
+    """A node of an op that a local function is named after, which computes something else."""
+    proto = model([node(op_type, ["x"], ["y"], domain=domain)])
+    if domain not in DEFAULT_DOMAINS:
+        proto.opset_import.append(helper.make_opsetid(domain, 1))
+    body = [node("Neg", ["a"], ["b"])]
+    opsets = [helper.make_opsetid("", opset)]
+    proto.functions.append(helper.make_function(domain, op_type, ["a"], ["b"], body, opsets))
+    return proto
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+def test_functions_that_the_runtime_does_not_look_at_are_not_expanded(domain: str) -> None:
+    """It runs the operator that it has, and knows none where it has none."""
+    proto = function_of(domain, "Relu")
+    loaded = from_proto(proto)
+    assert [n.op_type for n in loaded.model.graph.node] == ["Relu"]
+    assert not loaded.model.functions
+    feed = {"x": np.asarray([-1.0, 2.0, 3.0, -4.0], np.float32)}
+    proto.ir_version = loaded.model.ir_version
+    for one in (proto, loaded.model):
+        session = ort.InferenceSession(one.SerializeToString(), providers=["CPUExecutionProvider"])
+        assert np.array_equal(session.run(None, feed)[0], np.maximum(feed["x"], 0))
+    unknown = from_proto(function_of(domain, "Twice")).model
+    for one in (function_of(domain, "Twice"), unknown):
+        with pytest.raises(RUNTIME_ERRORS):
+            ort.InferenceSession(one.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def test_functions_in_a_domain_of_the_runtime_are_refused() -> None:
+    with pytest.raises(ModelError, match=r"'Gelu' is in the domain 'com\.microsoft' of"):
+        from_proto(function_of("com.microsoft", "Gelu"))
 
 
 def test_loading_changes_nothing_in_a_file_with_unusual_parts(tmp_path: Path) -> None:

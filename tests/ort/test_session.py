@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +18,7 @@ import pytest
 from onnxremat.core.errors import ModelError, OnnxrematError, UsageError
 from onnxremat.ort.library import RUNTIME_VERSION, ort
 from onnxremat.ort.recipe import RECIPE
-from onnxremat.ort.record import METADATA_KEY, PlanRecord, attach_record, read_record
+from onnxremat.ort.record import METADATA_KEY, PlanRecord, attach_record, file_record, read_record
 from onnxremat.ort.session import PlannedSession, open_session
 from tests.ort.build import FLOAT, model, node, value
 
@@ -143,6 +145,23 @@ def test_an_absurd_record_is_an_error_of_onnxremat(case: str, tmp_path: Path) ->
         open_session(tmp_path / "absurd.onnx")
     assert str(raised.value).isprintable()
     assert raised.value.exit_code in (UsageError.exit_code, ModelError.exit_code)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"threads": 10**9}, "1000000000 threads: at most"),
+        ({"provider": "Foo\n\x1b[31m"}, "this ONNX Runtime has no 'Foo"),
+    ],
+)
+def test_a_record_that_no_session_can_have_is_told_before_one_is_opened(
+    changed: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    recipe = replace(RECORD.recipe, **changed)
+    onnx.save(attach_record(PLAIN, replace(RECORD, recipe=recipe)), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=re.escape(said)) as raised:
+        file_record(onnx.load(tmp_path / "m.onnx"), tmp_path / "m.onnx")
+    assert str(raised.value).isprintable()
 
 
 def test_a_record_that_is_no_text_is_damaged(tmp_path: Path) -> None:
