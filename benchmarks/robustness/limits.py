@@ -31,6 +31,11 @@ STATED_LIMITS = (
     _limit("nothing is computed at run time", 5, r"the model computes nothing at run time"),
     _limit("an input is of a type that numpy cannot hand over", 5, r"cannot be fed from Python"),
     _limit(
+        "a function is in a domain of the runtime's own operators",
+        5,
+        r"is in the domain '[^']*' of ONNX Runtime's own operators",
+    ),
+    _limit(
         "results are random: two runs differ",
         6,
         r"cannot be compared: the original itself gives different bits",
