@@ -14,9 +14,12 @@ OWN = {
     "rewrite": {"model", "mem", "output", "emit_plan", "explain", "as_json"},
     "audit": {"model", "mem", "fail_above", "as_json"},
     "verify": {"original", "rewritten", "mem", "as_json"},
-    "frontier": {"model", "planners", "budgets", "html", "as_json"},
-}
-"""What a command does with by itself."""
+    "frontier": {
+        "model", "planners", "budgets", "html", "as_json", "session", "slowdowns", "portable",
+    },
+}  # fmt: skip
+"""What a command does with by itself; what goes with one session of `frontier` alone is refused
+with the other (`tests/commands/test_process_frontier.py`)."""
 
 FIELDS = {"dim": "dims", "allow_op": "allow_ops"}
 COMMANDS = {
@@ -46,7 +49,7 @@ def test_a_command_line_has_the_fields_of_its_options(name: str) -> None:
         ("verify", "--planner"),
         ("frontier", "--iterations"),
         ("frontier", "--order"),
-        ("frontier", "--session"),
+        ("frontier", "--max-slowdown"),
     ],
 )
 def test_what_a_command_would_ignore_is_refused(command: str, option: str) -> None:
