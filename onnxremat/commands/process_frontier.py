@@ -5,14 +5,14 @@ with default options. The baseline is the original with default options; the ses
 takes least of it is a point too, since nobody has to rewrite a model for that.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxremat.commands.files import check_outputs
 from onnxremat.commands.rewrite import RewriteResult, rewrite
 from onnxremat.core.errors import ModelError, NoPlanFoundError, UsageError
-from onnxremat.importer import load
+from onnxremat.importer import LoadedModel, load
 from onnxremat.options import Options
 from onnxremat.ort.measuring.figures import ORIGINAL, SESSION_OPTIONS, SessionFigures
 from onnxremat.ort.measuring.measure import in_memory, measure_times
@@ -77,7 +77,7 @@ def process_frontier(
     found: dict[float, RewriteResult] = {}
     missed: dict[str, str] = {}
     for slowdown in sorted(set(slowdowns)):
-        said = f"at most {100 * slowdown:+.0f}%"
+        said = _allowed(slowdown)
 
         def told(stage: str, detail: str = "", said: str = said) -> None:
             progress(f"{said} time: {stage}", detail)
@@ -89,19 +89,23 @@ def process_frontier(
             missed[said] = str(error)
     if not found:
         raise ModelError("; ".join(f"{said}: {why}" for said, why in missed.items()))
-    points = [*_today(model, options, found.values()), *map(_point, found, found.values())]
+    first = next(iter(found.values()))
+    points = [*_today(loaded, options, first), *map(_point, found, found.values())]
     return ProcessFrontier(
         model, options.portable, options.threads, tuple(points), _best(points), missed
     )
 
 
-def _today(model: Path, options: Options, found: Iterable[RewriteResult]) -> list[MeasuredPoint]:
+def _allowed(slowdown: float) -> str:
+    return f"at most {100 * slowdown:+.0f}%"
+
+
+def _today(loaded: LoadedModel, options: Options, first: RewriteResult) -> list[MeasuredPoint]:
     """The original with default options, and with the option that takes least."""
-    first = next(iter(found))
     assert first.verification is not None
     original, best, _ = first.verification.figures
     words = best.opened.removeprefix(f"{ORIGINAL} ")
-    feed = feed_for(load(model), options)
+    feed = feed_for(loaded, options)
     source = in_memory(feed.as_it_came.model, feed.as_it_came.base_dir)
     recipes = [first.recipe, replace(first.recipe, **SESSION_OPTIONS[words])]
     times = measure_times([source, source], feed.inputs, recipes)
@@ -118,7 +122,7 @@ def _point(slowdown: float, result: RewriteResult) -> MeasuredPoint:
     _, _, figures = result.verification.figures
     ratio = result.verification.time_ratio
     return MeasuredPoint(
-        f"file, at most {100 * slowdown:+.0f}%",
+        f"file, {_allowed(slowdown)}",
         how(result),
         figures.process_bytes,
         figures.loaded_bytes,

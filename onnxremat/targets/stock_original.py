@@ -100,7 +100,7 @@ class StockOriginal:
         return self._kernels(self.source, self.recipe)
 
     @cached_property
-    def _without_blocks(self) -> "_World | None":
+    def _without_blocks(self) -> _World | None:
         """What it runs, and what comes out, on a processor without blocks, where files are for any
         processor and this one has some."""
         if self.weights is not Weights.EXTERNAL or not convolved_in_blocks(self.kernels):

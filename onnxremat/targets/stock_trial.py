@@ -17,10 +17,7 @@ from onnxremat.core.errors import ModelError
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.executed_steps import OrderCheck
-from onnxremat.ort.measuring.measure import (
-    TimeComparison,
-    measure_times,
-)
+from onnxremat.ort.measuring.measure import TimeComparison, measure_times
 from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS, TIMES_SHARE
 from onnxremat.ort.measuring.session_memory import SessionMemory
 from onnxremat.ort.outside import ModelPair, Weights

@@ -50,8 +50,7 @@ def all_figures(
     """Of the original, of the original with the session option that takes least in all, and of the
     file; `memory` is that of the original and of the file, as measured before.
 
-    Raises ModelError if the runtime refuses a model. O(a few runs
-    of each).
+    Raises ModelError if the runtime refuses a model. O(a few runs of each).
     """
     plain = replace(recipe, cpu_arena=False)
     peaks = [
