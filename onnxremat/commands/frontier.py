@@ -17,6 +17,7 @@ from onnxremat.core.graph import Graph
 from onnxremat.core.memory import profile
 from onnxremat.core.problem import Limits, Problem
 from onnxremat.core.schedule import given_order, with_eager_ops
+from onnxremat.core.undominated import undominated
 from onnxremat.core.units import format_bytes
 from onnxremat.importer import LoadedModel, import_model, infer_types, load
 from onnxremat.importer.execution_order import EAGER_OPS
@@ -122,9 +123,8 @@ def frontier(
     for budget in wanted:
         points += [runs.point(name, budget)[0] for name in planners if name not in skipped]
     floor = find_floor(graph, rules)
-    return Frontier(
-        model, len(graph.ops), peak, floor, wanted, tuple(points), _best(points), skipped, note
-    )
+    best = undominated(points, lambda p: (p.peak_bytes, p.extra_time))
+    return Frontier(model, len(graph.ops), peak, floor, wanted, tuple(points), best, skipped, note)
 
 
 def _graph(
@@ -216,12 +216,3 @@ def _budgets(lowest: int, highest: int, count: int) -> tuple[int, ...]:
     step = (highest - lowest) / (count + 1)
     found = {lowest + int(step * i) for i in range(1, count + 1)}
     return tuple(sorted(found - {lowest, highest}, reverse=True))
-
-
-def _best(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Those that no other one beats in both, the smallest peak first."""
-    best: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.peak_bytes, p.extra_time)):
-        if not best or point.extra_time < best[-1].extra_time:
-            best.append(point)
-    return tuple(best)

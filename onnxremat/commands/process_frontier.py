@@ -12,6 +12,7 @@ from pathlib import Path
 from onnxremat.commands.files import check_outputs
 from onnxremat.commands.rewrite import RewriteResult, rewrite
 from onnxremat.core.errors import ModelError, NoPlanFoundError, UsageError
+from onnxremat.core.undominated import undominated
 from onnxremat.importer import LoadedModel, load
 from onnxremat.options import Options
 from onnxremat.ort.measuring.figures import ORIGINAL, SESSION_OPTIONS, SessionFigures
@@ -91,9 +92,8 @@ def process_frontier(
         raise ModelError("; ".join(f"{said}: {why}" for said, why in missed.items()))
     first = next(iter(found.values()))
     points = [*_today(loaded, options, first), *map(_point, found, found.values())]
-    return ProcessFrontier(
-        model, options.portable, options.threads, tuple(points), _best(points), missed
-    )
+    best = undominated(points, lambda p: (p.process_bytes, p.extra_time))
+    return ProcessFrontier(model, options.portable, options.threads, tuple(points), best, missed)
 
 
 def _allowed(slowdown: float) -> str:
@@ -128,11 +128,3 @@ def _point(slowdown: float, result: RewriteResult) -> MeasuredPoint:
         figures.loaded_bytes,
         0.0 if ratio is None else ratio - 1,
     )
-
-
-def _best(points: Sequence[MeasuredPoint]) -> tuple[MeasuredPoint, ...]:
-    best: list[MeasuredPoint] = []
-    for point in sorted(points, key=lambda p: (p.process_bytes, p.extra_time)):
-        if not best or point.extra_time < best[-1].extra_time:
-            best.append(point)
-    return tuple(best)
