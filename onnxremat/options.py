@@ -41,6 +41,7 @@ class ModelFields:
 
     `run_limit`: the seconds after which a process that runs the model is held to run for ever
     (see `ort.child.run_limit`; where runs are known to take long, later ones have more).
+    `run_memory`: the bytes that such a process may ask for, None for what the machine has.
 
     What only some commands leave to the user is fixed here; they have fields of that name.
     """
@@ -60,6 +61,7 @@ class ModelFields:
     seed: int = 0
     measure_limit: float = MEASURE_SECONDS
     run_limit: float = RUN_SECONDS
+    run_memory: int | None = None
 
     @property
     def optimizes_first(self) -> bool:
@@ -81,6 +83,8 @@ class ModelFields:
         if self.seed < 0:
             raise UsageError(f"--seed: {self.seed} is negative")
         _require_seconds("--run-limit", self.run_limit)
+        if self.run_memory is not None and self.run_memory <= 0:
+            raise UsageError(f"--run-memory: {self.run_memory} is not a number of bytes above 0")
         _require_one_of("--costs", self.costs, COST_SOURCES)
         _require_one_of("--optimize", self.optimize, OPTIMIZATIONS)
         _require_one_of("--order", self.order, ORDERS)

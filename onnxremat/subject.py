@@ -144,7 +144,7 @@ def prepare_feed(path: Path, options: ModelFields) -> Feed:
 
 def feed_for(loaded: LoadedModel, options: ModelFields) -> Feed:
     """`prepare_feed` for a model that was read already. Its runs are limited from now on."""
-    limit_runs(options.run_limit)
+    limit_runs(options.run_limit, options.run_memory)
     _require_temporary_folder()
     dims = dict(options.dims)
     if options.inputs is not None:

@@ -158,6 +158,27 @@ def verify(
     )
 
 
+def require_expanded_alike(feed: Feed) -> None:
+    """Where reading a file expanded functions: run the file as it is, too, under the same options.
+
+    What is compared from then on has the functions expanded; by this it speaks of the file. Raises
+    VerificationError if the two give different bits, ModelError if the runtime refuses one of them.
+    """
+    loaded = feed.as_it_came
+    if not loaded.inlined or loaded.path is None:
+        return
+    expanded, recipe = in_memory(loaded.model, loaded.base_dir), feed.recipe
+    expected = run_outputs(ModelSource(path=loaded.path), feed.inputs, recipe)
+    different = different_names(expected, run_outputs(expanded, feed.inputs, recipe))
+    if different:
+        again = run_outputs(ModelSource(path=loaded.path), feed.inputs, recipe)
+        _require_deterministic(different_names(expected, again))
+        raise VerificationError(
+            "with its functions expanded the model gives other bits than ONNX Runtime gives of the "
+            f"file: {', '.join(different[:3])}"
+        )
+
+
 def same_from_the_start(feed: Feed, model: onnx.ModelProto) -> bool:
     """Whether `model`, what planning starts from, gives the bits of the original: asked before
     anything takes time, where something may be different. True if nothing may.
@@ -218,6 +239,7 @@ def verify_files(
     if not record.any_size:
         _require_planned(rewritten, record, given)
     other = feed_for(new, replace(options, dims=_addressed(given)))
+    require_expanded_alike(feed)
     result = _compared(feed, other, record, progress)
     return replace(result, other_model=other_model, promised_bytes=record.measured_peak_bytes)
 

@@ -37,8 +37,9 @@ MUTANT_SECONDS = 60.0
 
 COMPARE_SECONDS = 20.0
 
-_ENDS = ("--run-limit", "10")
-"""A loop that a mutant made endless is ended after so many seconds, long before MUTANT_SECONDS."""
+_ENDS = ("--run-limit", "10", "--run-memory", "1.5GB")
+"""A loop that a mutant made endless is ended after so many seconds, long before MUTANT_SECONDS, or
+where it holds so much, below MOST_PEAK_BYTES."""
 _QUICK = ("--time-limit", "0.3", *_ENDS)
 COMMANDS: tuple[tuple[float, tuple[str, ...]], ...] = (
     (0.34, ("rewrite", "--mem", "min", *_QUICK, "--no-verify")),

@@ -123,6 +123,11 @@ def parse_dims(pairs: list[str]) -> dict[str, int]:
     return dims
 
 
+def _bytes(text: str | None, name: str) -> int | None:
+    """The size that was given to an option, None if none was."""
+    return None if text is None else parse_bytes(text, name)
+
+
 def _emit(
     result: Any, text: Callable[[Any], str], *, as_json: bool, written: Path | None = None
 ) -> None:
@@ -195,6 +200,7 @@ def rewrite_command(
     iterations: option.Iterations = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     run_limit: option.RunLimit = RUN_SECONDS,
+    run_memory: option.RunMemory = None,
     threads: option.Threads = None,
     seed: option.Seed = 0,
     verify: option.Verify = True,
@@ -214,7 +220,8 @@ def rewrite_command(
         dims=parse_dims(dim), inputs=inputs, planner=planner, recompute=recompute, tiling=tiling,
         allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
         time_limit=time_limit, iterations=iterations, measure_limit=measure_limit,
-        run_limit=run_limit, threads=threads, seed=seed, verify=verify,
+        run_limit=run_limit, run_memory=_bytes(run_memory, "--run-memory"), threads=threads,
+        seed=seed, verify=verify,
     )  # fmt: skip
     target, plan = outputs(model, limit, options, output, emit_plan)
     with _progress(quiet=as_json, polite=True) as progress:
@@ -239,6 +246,7 @@ def audit_command(
     inputs: option.Inputs = None,
     fail_above: option.FailAbove = None,
     run_limit: option.RunLimit = RUN_SECONDS,
+    run_memory: option.RunMemory = None,
     threads: option.Threads = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
@@ -250,10 +258,10 @@ def audit_command(
     from onnxremat.options import ModelOptions
 
     limit = parse_limit(mem) if mem is not None else None
-    ceiling = parse_bytes(fail_above, "--fail-above") if fail_above is not None else None
+    ceiling = _bytes(fail_above, "--fail-above")
     options = ModelOptions(
         dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
-        run_limit=run_limit, seed=seed,
+        run_limit=run_limit, run_memory=_bytes(run_memory, "--run-memory"), seed=seed,
     )  # fmt: skip
     with _progress(quiet=as_json) as progress:
         result = audit(model, options, limit=limit, progress=progress)
@@ -278,6 +286,7 @@ def frontier_command(
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
     run_limit: option.RunLimit = RUN_SECONDS,
+    run_memory: option.RunMemory = None,
     threads: option.Threads = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
@@ -301,6 +310,7 @@ def frontier_command(
     read: dict[str, Any] = {
         "dims": parse_dims(dim), "inputs": inputs, "threads": threads, "seed": seed,
         "measure_limit": measure_limit, "run_limit": run_limit,
+        "run_memory": _bytes(run_memory, "--run-memory"),
     }  # fmt: skip
     if time_limit is not None:
         read["time_limit"] = time_limit
@@ -344,6 +354,7 @@ def verify_command(
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
     run_limit: option.RunLimit = RUN_SECONDS,
+    run_memory: option.RunMemory = None,
     threads: option.Threads = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
@@ -357,7 +368,7 @@ def verify_command(
     limit = parse_limit(mem) if mem is not None else None
     options = ModelOptions(
         dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
-        run_limit=run_limit, seed=seed,
+        run_limit=run_limit, run_memory=_bytes(run_memory, "--run-memory"), seed=seed,
     )  # fmt: skip
     with _progress(quiet=as_json) as progress:
         result = verify_files(original, rewritten, options, progress=progress)

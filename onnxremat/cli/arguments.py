@@ -202,6 +202,13 @@ RunLimit = Annotated[
         help="Seconds after which a process that runs the model is held to run for ever.",
     ),
 ]
+RunMemory = Annotated[
+    str | None,
+    typer.Option(
+        help="Most memory that a process that runs the model may ask for, such as 2GB; by default "
+        "what the machine has (Linux only)."
+    ),
+]
 Verify = Annotated[
     bool, typer.Option("--verify/--no-verify", help="Run both models and compare every bit.")
 ]

@@ -40,7 +40,12 @@ from onnxremat.target_table import TargetInfo
 from onnxremat.targets.static_plan import StaticPlan, emit_plan
 from onnxremat.targets.target import as_executed, own_schedule
 from onnxremat.tiling import TilingPlan
-from onnxremat.verification import Verification, require, same_from_the_start
+from onnxremat.verification import (
+    Verification,
+    require,
+    require_expanded_alike,
+    same_from_the_start,
+)
 from onnxremat_rewriters.substitutes import Replaced
 
 
@@ -177,6 +182,8 @@ def rewrite(
     if target is not None:
         external_copies(loaded.model, path.parent, target, (plan_target,))
     subject = prepare(loaded, options, progress)
+    if options.verify:
+        require_expanded_alike(subject.feed)
     if options.verify and not same_from_the_start(subject.feed, subject.released.model):
         progress(UNSETTLED)
         subject = unsettled(subject)

@@ -56,8 +56,9 @@ def run_child(
     The child is killed if the parent leaves by an exception. Raises ModelError if it does not end
     within the limit of runs (`run_limit`) and `budget_seconds`, the time that it is told to spend.
     """
-    command = [sys.executable, "-P", "-m", START, str(os.getpid()), worker, str(folder)]
     limit = current_limit()
+    memory = "all" if limit.memory_bytes is None else str(limit.memory_bytes)
+    command = [sys.executable, "-P", "-m", START, str(os.getpid()), memory, worker, str(folder)]
     seconds = limit.seconds() + budget_seconds
     started = time.monotonic()
     with _lifeline() as theirs, _started(command, folder, malloc_threshold_bytes, theirs) as child:

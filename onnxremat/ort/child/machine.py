@@ -53,8 +53,9 @@ def _number(file: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def bound_memory() -> None:
-    """Let this process ask for no more memory than there is, and be the first to go if all is used.
+def bound_memory(most_bytes: int | None = None) -> None:
+    """Let this process ask for no more memory than there is, nor than `most_bytes`; let it be the
+    first to go if all is used.
 
     A model may need any amount; an allocation that is refused is an error with a reason, and one
     that is granted and not there ends some process, maybe another. Linux alone counts so.
@@ -64,6 +65,8 @@ def bound_memory() -> None:
     import resource
 
     limit = memory_bytes() + _swap_bytes()
+    if most_bytes is not None:
+        limit = min(limit, most_bytes)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)

@@ -1,7 +1,8 @@
-"""The first thing a child does: `python -m onnxremat.ort.child.start PARENT WORKER FOLDER`.
+"""The first thing a child does: `python -m onnxremat.ort.child.start PARENT BYTES WORKER FOLDER`.
 
-It ties its life to that of the process PARENT, bounds its memory, and then is the module WORKER,
-which finds FOLDER as its only argument. `child` is the parent's side, and says what is tested.
+It ties its life to that of the process PARENT, bounds its memory (to BYTES, if that is a number),
+and then is the module WORKER, which finds FOLDER as its only argument. `child` is the parent's
+side, and says what is tested.
 """
 
 import os
@@ -45,10 +46,10 @@ def _watch(pipe: int) -> None:
 
 def main() -> None:
     """Become the worker."""
-    parent, worker = int(sys.argv[1]), sys.argv[2]
-    tie_to_parent(parent)
-    bound_memory()
-    sys.argv = [worker, *sys.argv[3:]]
+    parent, memory, worker = sys.argv[1:4]
+    tie_to_parent(int(parent))
+    bound_memory(int(memory) if memory.isdecimal() else None)
+    sys.argv = [worker, *sys.argv[4:]]
     runpy.run_module(worker, run_name="__main__", alter_sys=True)
 
 

@@ -1,7 +1,8 @@
 """The child process that executes models: `python -m onnxremat.ort.child.worker FOLDER`.
 
 Reads `request.json` in FOLDER, does one action, writes `result.json`: its answer, or
-`{"error": message, "model": index}` if ONNX Runtime refuses. The working directory is FOLDER.
+`{"error": message, "model": index}` if ONNX Runtime refuses or memory does not suffice. The
+working directory is FOLDER.
 
 An action is a function of a module, named `module:function`, that takes a `JobRequest` and returns
 plain data: any module that the child can import may bring its own. Those of `worker_actions` import
@@ -30,6 +31,8 @@ def main(folder: Path) -> None:
         answer = action(JobRequest.from_data(folder, data))
     except RuntimeRefusal as refusal:
         answer = {"error": refusal.reason, "model": refusal.model}
+    except MemoryError:
+        answer = {"error": "there is not enough memory for its inputs and outputs"}
     (folder / "result.json").write_text(json.dumps(answer), encoding="utf-8")
 
 

@@ -30,16 +30,23 @@ def as_before() -> object:
     limit_runs(RUN_SECONDS)
 
 
-def endless() -> onnx.ModelProto:
-    """A Loop that goes on until its condition, which is always true, is false."""
+def endless(length: int = 4, *, keeps: bool = False) -> onnx.ModelProto:
+    """A Loop that goes on until its condition, which is always true, is false. It may keep what it
+    makes in each round."""
+    kept = ["all"] if keeps else []
     body = helper.make_graph(
-        [node("Identity", ["go"], ["on"]), node("Abs", ["a"], ["b"])],
+        [
+            node("Identity", ["go"], ["on"]),
+            node("Abs", ["a"], ["b"]),
+            *(node("Neg", ["b"], [name]) for name in kept),
+        ],
         "body",
-        [value("i", INT64, []), value("go", BOOL, []), value("a", FLOAT, [4])],
-        [value("on", BOOL, []), value("b", FLOAT, [4])],
+        [value("i", INT64, []), value("go", BOOL, []), value("a", FLOAT, [length])],
+        [value(name, FLOAT, [length]) for name in ("b", *kept)],
     )
-    loop = node("Loop", ["", "true", "x"], ["y"], body=body)
-    made = model([loop], [value("x", FLOAT, [4])], ["y"])
+    body.output.insert(0, value("on", BOOL, []))
+    loop = node("Loop", ["", "true", "x"], ["y", *kept], body=body)
+    made = model([loop], [value("x", FLOAT, [length])], ["y", *kept])
     made.graph.initializer.append(numpy_helper.from_array(np.array(True), "true"))
     return made
 
@@ -50,6 +57,15 @@ def test_a_loop_without_an_end_is_ended(tmp_path: Path) -> None:
         run_outputs(in_memory(endless(), tmp_path), {"x": np.ones(4, np.float32)}, RECIPE)
     assert "--run-limit" in str(raised.value)
     assert str(raised.value).isprintable()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts what a process asks for")
+def test_a_loop_that_keeps_what_it_makes_has_a_limit_of_memory(tmp_path: Path) -> None:
+    limit_runs(120, 600 << 20)
+    source = in_memory(endless(1 << 20, keeps=True), tmp_path)
+    with pytest.raises(ModelError, match=r"memory|bad_alloc") as raised:
+        run_outputs(source, {"x": np.ones(1 << 20, np.float32)}, RECIPE)
+    assert "did not come to an end" not in str(raised.value)
 
 
 def test_no_process_stays(tmp_path: Path) -> None:
@@ -90,6 +106,11 @@ def test_limits_are_numbers_of_seconds(seconds: float) -> None:
         Options(run_limit=seconds)
     with pytest.raises(UsageError, match="--time-limit"):
         Options(time_limit=seconds)
+
+
+def test_memory_is_a_number_of_bytes_above_zero() -> None:
+    with pytest.raises(UsageError, match="--run-memory"):
+        Options(run_memory=0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts what a process asks for")
