@@ -292,7 +292,7 @@ def frontier_command(
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
-    """Memory against time, for many limits, with many planners or measured. Writes no model."""
+    """Memory against time, for many limits, with many planners or measured. Leaves no model."""
     from onnxremat.cli import frontier_report as pages
     from onnxremat.commands.files import write_files
     from onnxremat.commands.frontier import DEFAULT_BUDGETS, DEFAULT_PLANNERS, frontier

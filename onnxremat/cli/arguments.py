@@ -33,7 +33,9 @@ EmitPlan = Annotated[
     ),
 ]
 Html = Annotated[Path | None, typer.Option(help="Write a report with a plot there.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object, and no other text there.")
+]
 
 Runtime = Annotated[
     str,
@@ -133,7 +135,7 @@ Slowdowns = Annotated[
     typer.Option(help="With --session stock: what files may take longer, such as 2%,10%,35%."),
 ]
 Planners = Annotated[
-    str | None, typer.Option(help="Names from `onnxremat planners`, with commas between.")
+    str | None, typer.Option(help="Names from `onnxremat planners`, or tiles, with commas between.")
 ]
 Budgets = Annotated[
     int | None,

@@ -183,7 +183,8 @@ def why_missed(
         found = "no tiles were found that help"
     else:
         found = f"no tiles were found that help: {reasons[0]}"
-    advice = "try a longer --time-limit" if tiles.late or deadline.spent else "try a higher --mem"
+    more_time_helps = tiles.late or (deadline.spent and not impossible)
+    advice = "try a longer --time-limit" if more_time_helps else "try a higher --mem"
     of_whole = missed.found if isinstance(missed, PlanMissedError) else missed
     return NoPlanFoundError(
         f"no plan within {format_bytes(budget_bytes)} was found {said(deadline)}: "

@@ -104,8 +104,13 @@ class PlannedModel:
             if pair is None:
                 return Written(original.model, original.source)
             return Written(pair.model, pair.source(), pair=pair)
-        if self.optimizes_first:
-            return self._optimized_as(variant)
+        written = self._optimized_as(variant) if self.optimizes_first else self._opened_as(variant)
+        return replace(written, order=self.in_order(variant, written))
+
+    def _opened_as(self, variant: Variant) -> Written:
+        """A variant of the planned model, which the runtime optimizes when it opens the file: then
+        its nodes stand elsewhere, so that all edges are needed."""
+        original = self.original
         parts: dict[str, Any] = {}
         if self.weights is Weights.EXTERNAL and variant is not Variant.CAPTURE:
             # What is laid out when the file is opened needs its weights, and shapes, there.
@@ -146,8 +151,8 @@ class PlannedModel:
             made = self._chained(ordered, variant, edges=edges, local_weights=False)
             file = pair.guarded(made.model)
             written = Written(file.model, file.source(), made, file)
-            written = replace(written, order=self.in_order(variant, written))
-            if written.order is None or written.order.as_planned:
+            order = self.in_order(variant, written)
+            if order is None or order.as_planned:
                 break
         return written
 

@@ -57,6 +57,9 @@ def choose_regions(
     return TileSearch(subject, tiling, deadline).plan(budget_bytes, limits.seconds)
 
 
+_NO_PART = "no part of the model was found that holds less when it is cut"
+
+
 class TileSearch:
     """The search for tiles of one subject; later questions go on from what earlier ones found.
 
@@ -209,14 +212,11 @@ class TileSearch:
         failed = next((segments.failures[v] for v in hot if v in segments.failures), None)
         if failed is not None:
             if any(segments.families(v + 1) for v in range(len(held))):
-                return (f"no part of the model holds less when it is cut: {failed}",)
+                return (f"{_NO_PART}: {failed}",)
             return (f"no part of the model can be cut: {failed}",)
         most = max(range(len(held)), key=lambda v: held[v])
         op = self._sequence.imported.graph.ops[most]
-        line = (
-            f"no part of the model holds less when it is cut: {op.name} ({op.op_type}) has "
-            f"{format_bytes(held[most])} around it"
-        )
+        line = f"{_NO_PART}: {op.name} ({op.op_type}) has {format_bytes(held[most])} around it"
         for v in range(max(0, most - NEAR_CUTS), min(len(held), most + NEAR_CUTS)):
             segments.families(v + 1)
         if segments.failures:

@@ -157,8 +157,9 @@ class Segments:
                 axes.append(axis)
             else:
                 refusals.append(walk.failure)
-        if refusals and not axes:
-            self.failures.setdefault(j - 1, refusals[0])
+        said = [reason for reason in refusals if reason]
+        if said and not axes:
+            self.failures.setdefault(j - 1, said[0])
         families = [strips(shape, axis) for axis in axes if axis < 3 or 2 not in axes]
         return (*families, *pairs(shape, axes), *carrying(shape, axes))
 

@@ -18,8 +18,10 @@ from typing import Any
 import onnx
 
 from onnxremat.core.errors import ModelError
+from onnxremat.core.units import format_bytes
 from onnxremat.ort.child.actions import JobRequest
 from onnxremat.ort.child.children import run_child
+from onnxremat.ort.child.run_limit import current_limit
 from onnxremat.ort.child.watching import Listener, watching
 from onnxremat.ort.child.wire import Array, read_arrays, write_arrays
 from onnxremat.ort.recipe import Recipe
@@ -32,6 +34,9 @@ MALLOC_THRESHOLD_BYTES = 65536
 WORKER = "onnxremat.ort.child.worker"
 
 _LONGEST_MESSAGE = 400
+_NO_MEMORY = re.compile(
+    "bad_alloc|MemoryError|Failed to allocate memory|not enough memory|out of memory", re.IGNORECASE
+)
 _SOURCE_PLACE = re.compile(
     r"/onnxruntime_src/\S+:\d+ "  # file and line
     r"(?:[^:]|::)*?\)(?:::<lambda\(.*?\)>)? (?:const )?(?:\[[^\]]*\] )?"  # C++ function
@@ -132,12 +137,25 @@ def execute(
     result = folder / RESULT
     if child.returncode != 0 or not result.is_file():
         label = ", ".join(source.label for source in sources)
+        _require_granted(child.log, label)
         raise ModelError(f"ONNX Runtime failed on {label}: {_death(child.returncode, child.log)}")
     answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     if "error" in answer:
         label = sources[answer.get("model", 0)].label
+        _require_granted(answer["error"], label)
         raise ModelError(f"ONNX Runtime refuses {label}: {one_line(answer['error'])}")
     return answer
+
+
+def _require_granted(said: str, label: str) -> None:
+    """Raise ModelError if what a child said is that it got no more memory, and the user's limit is
+    why that may be."""
+    granted = current_limit().memory_bytes
+    if granted is not None and _NO_MEMORY.search(said):
+        raise ModelError(
+            f"a process that runs {label} asked for more than --run-memory, "
+            f"{format_bytes(granted)}: grant more, or leave it out for all that the machine has"
+        )
 
 
 def _death(returncode: int, log: str) -> str:

@@ -84,13 +84,16 @@ class BodyPlan:
         return cls(model, constants, inferred_types(model, model.graph.node))
 
 
-def write_body(plan: BodyPlan, forms: Forms, token: str, *, hide: bool, edges: Edges) -> Body:
-    """The nodes of `plan.model`, hidden and chained. `token` is an empty vector's name.
+def write_body(
+    plan: BodyPlan, forms: Forms, token: str, *, hide: bool, edges: Edges, stated: bool = False
+) -> Body:
+    """The nodes of `plan.model`, hidden and chained. `token` is an empty vector's name. `stated`:
+    whether what the model states of inner values will be in the file.
 
     The same `forms` must not be used for another body of the same model. O(nodes) for NONE and
     ALL, O(nodes x rounds) for NEEDED, with a round for each layer of edges found.
     """
-    hidden = _hidden(plan, forms, token) if hide else _as_it_is(plan)
+    hidden = _hidden(plan, forms, token, stated=stated) if hide else _as_it_is(plan)
     if edges is Edges.NONE:
         return Body(tuple(hidden.nodes), hidden.steps, 0, ())
     chain = _Chain(hidden, plan, forms, token)
@@ -99,7 +102,8 @@ def write_body(plan: BodyPlan, forms: Forms, token: str, *, hide: bool, edges: E
 
 @dataclass(frozen=True)
 class _Hidden:
-    """Nodes before they are chained. `constant` are names of values without edges through them."""
+    """Nodes before they are chained. `constant` are names of values without edges through them.
+    `shapes_hidden`: whether the shapes that can be inferred here are all that the runtime knows."""
 
     nodes: list[onnx.NodeProto]
     steps: tuple[int, ...]
@@ -118,7 +122,7 @@ def _as_it_is(plan: BodyPlan) -> _Hidden:
     return _Hidden(nodes, tuple(steps), plan.constants.names, shapes_hidden=False)
 
 
-def _hidden(plan: BodyPlan, forms: Forms, token: str) -> _Hidden:
+def _hidden(plan: BodyPlan, forms: Forms, token: str, *, stated: bool) -> _Hidden:
     """Inputs and constant shapes read through the token; copies of constant nodes merged. Inputs
     that are weights of other values only stay: they say no more than a stored weight does.
 
@@ -169,7 +173,7 @@ def _hidden(plan: BodyPlan, forms: Forms, token: str) -> _Hidden:
         ):
             nodes += forms.through(node.output[0], token, f"kept__{node.output[0]}")
             names[node.output[0]] = nodes[-1].output[0]
-    return _Hidden(nodes, tuple(steps), constants.names, shapes_hidden=True)
+    return _Hidden(nodes, tuple(steps), constants.names, shapes_hidden=not stated)
 
 
 def _weights_only(graph: onnx.GraphProto, constants: RuntimeConstants) -> frozenset[str]:

@@ -83,7 +83,10 @@ def stock(
     )
     sequence = forms.sequence()
     token = forms.token(sequence.output[0], warm_bytes)
-    body = write_body(plan, forms, token, hide=hide, edges=edges if chain else Edges.NONE)
+    stated = not hide if stated is None else stated
+    body = write_body(
+        plan, forms, token, hide=hide, edges=edges if chain else Edges.NONE, stated=stated
+    )
     steps = [body.nodes[index] for index in body.steps]
     uses_token = hide or body.edges > 0
     nodes = [*(forms.prelude if uses_token else ()), *body.nodes]
@@ -93,7 +96,7 @@ def stock(
         graph = wrapped(
             result, nodes, sequence, forms, plan.types,
             local_weights=weights,
-            stated=not hide if stated is None else stated, sizes=sizes,
+            stated=stated, sizes=sizes,
         )  # fmt: skip
         result.graph.CopyFrom(graph)
     else:
