@@ -5,7 +5,6 @@
 `audit`, `rewrite` and `verify` all start here.
 """
 
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,6 +53,7 @@ from onnxremat.planners import (
     load_kernels,
 )
 from onnxremat.stages import COMPILING, ProgressReport, silent, stage
+from onnxremat.system.temporary import temporary_place
 from onnxremat_rewriters.release import Released, release
 from onnxremat_rewriters.stock import is_stock
 from onnxremat_rewriters.stock.opset import with_sequences
@@ -166,7 +166,7 @@ def feed_for(loaded: LoadedModel, options: ModelFields) -> Feed:
 def _require_temporary_folder() -> None:
     """Models are run in other processes, which get them in a folder for temporary files."""
     try:
-        tempfile.gettempdir()
+        temporary_place()
     except FileNotFoundError:
         raise UsageError(
             "there is no folder for temporary files that can be written: name one in TMPDIR"

@@ -14,7 +14,6 @@ of them replaces it: a change of any kernel file makes every cached kernel stale
 import os
 import pickle
 import stat
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -23,6 +22,8 @@ from typing import Any, TypeVar
 
 import numba
 from numba.core.caching import FunctionCache
+
+from onnxremat.system.temporary import temporary_place
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -134,7 +135,7 @@ def _private_folder() -> Path | None:
     it is executed. None if there is none."""
     owner = os.getuid() if hasattr(os, "getuid") else None
     try:
-        base = Path(tempfile.gettempdir())
+        base = temporary_place()
         folder = base / ("numba-onnxremat" if owner is None else f"numba-onnxremat-{owner}")
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)

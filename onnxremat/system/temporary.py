@@ -111,14 +111,43 @@ def clean_up() -> None:
     _own.path = _own.lock = None
 
 
+def temporary_place() -> Path:
+    """The system's folder for temporary files, as Python's `tempfile` chooses it, and told to that.
+
+    It would find out by writing a file there under a name that nobody knows afterwards, which a
+    signal leaves. Raises FileNotFoundError if there is none.
+    """
+    if tempfile.tempdir is None:
+        tempfile.tempdir = next(filter(_may_be_written, _candidates()), None)
+    return Path(tempfile.gettempdir())
+
+
+def _candidates() -> Iterator[str]:
+    """Absolute paths, those that the environment names first."""
+    named = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
+    usual = [] if sys.platform == "win32" else ["/tmp", "/var/tmp", "/usr/tmp"]
+    return (os.path.abspath(path) for path in (*named, *usual) if path)
+
+
+def _may_be_written(folder: str) -> bool:
+    """Whether files can be made in a folder, as far as the system tells without trying."""
+    if not (os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)):
+        return False
+    if sys.platform == "win32":
+        return True
+    room = os.statvfs(folder)
+    return room.f_blocks == 0 or room.f_bavail > 0
+
+
 def sweep() -> None:
     """Remove what processes that were killed left behind: folders, and files half in place.
 
     Never what belongs to a process that lives, or to another user.
     """
     with suppress(OSError):
-        for name in os.listdir(tempfile.gettempdir()):
-            path = Path(tempfile.gettempdir()) / name
+        place = temporary_place()
+        for name in os.listdir(place):
+            path = place / name
             if name.startswith(PREFIX) and path != _own.path and _is_private(path):
                 _remove_abandoned(path)
 
@@ -162,7 +191,7 @@ def _make() -> None:
     """A new folder with its lock held. It is known before it is there, so that whatever happens
     between the two, `clean_up` finds it."""
     try:
-        place = Path(tempfile.gettempdir())
+        place = temporary_place()
         for _ in range(_ATTEMPTS):
             name = PREFIX + os.urandom(_TOKEN_BYTES).hex()
             _own.process, _own.lock, _own.path = os.getpid(), None, place / name

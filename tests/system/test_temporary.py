@@ -57,6 +57,35 @@ def test_what_a_killed_process_leaves_is_removed_and_what_a_running_one_has_is_n
         assert running.poll() is None
 
 
+FIND = """
+import sys, tempfile
+from onnxremat.system.temporary import temporary_place
+made = []
+sys.addaudithook(lambda event, args: made.append(args[0]) if event == "open" else None)
+place = temporary_place()
+print(str(place) == tempfile.gettempdir(), place, sum(str(place) in str(one) for one in made))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there Python itself tries the folders")
+def test_the_place_for_temporary_files_is_found_without_writing_to_it(tmp_path: Path) -> None:
+    """A file there would have a name that nobody removes, if a signal came then."""
+    full, missing = Path("/dev/full"), tmp_path / "missing"
+    for named, found in ((tmp_path, tmp_path), (missing, None), (full, None)):
+        done = subprocess.run(
+            [sys.executable, "-c", FIND],
+            env={**os.environ, "TMPDIR": str(named), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        same, place, opened = done.stdout.split()
+        assert same == "True"
+        assert opened == "0"
+        assert place != str(missing)
+        assert found is None or place == str(found)
+
+
 def test_a_folder_is_gone_with_its_block_and_with_its_process(place: Path) -> None:
     with holder(place) as (process, folder):
         assert folder.is_dir()
