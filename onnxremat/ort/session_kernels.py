@@ -167,19 +167,25 @@ def fused_later(planned: Kernels, executed: Kernels) -> frozenset[str]:
 
 def convolved_in_blocks(executed: Kernels) -> bool:
     """Whether any convolution runs in blocks."""
-    return any(
-        one.domain == LAYOUT_DOMAIN and one.op_type == "Conv"
-        for kernels in executed.values()
-        for one in kernels
-    )
+    return bool(_made_in_blocks(executed, "Conv"))
 
 
 def averaged_in_blocks(executed: Kernels) -> frozenset[str]:
     """The values that are sums over blocks: of what lies otherwise they are added up otherwise."""
+    return _made_in_blocks(executed, "AveragePool")
+
+
+def pooled_in_blocks(executed: Kernels) -> frozenset[str]:
+    """The values that pools make in blocks, averages among them."""
+    return _made_in_blocks(executed, "Pool")
+
+
+def _made_in_blocks(executed: Kernels, part: str) -> frozenset[str]:
+    """The values that are made in blocks by ops with a part in their names."""
     return frozenset(
         value
         for value, kernels in executed.items()
-        if any(one.domain == LAYOUT_DOMAIN and "AveragePool" in one.op_type for one in kernels)
+        if any(one.domain == LAYOUT_DOMAIN and part in one.op_type for one in kernels)
     )
 
 

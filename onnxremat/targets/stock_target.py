@@ -284,16 +284,18 @@ class StockTarget(Target):
         stock = result.details
         assert isinstance(stock, StockResult)
         variant = _unchanged(stock) if stock.chosen is None else str(stock.chosen.variant)
+        changed = stock.chosen is not None and stock.chosen.variant is not Variant.ORIGINAL
+        planned = f"{format_bytes(result.plan.peak_bytes)} of buffers and workspace"
         rows = (
             *_enough_row(result),
+            *_more_row(result, stock),
             *_weights_row(stock),
             ("variant", variant),
-            ("planned", f"{format_bytes(result.plan.peak_bytes)} of buffers and workspace"),
+            *((("planned", planned),) if changed else ()),
         )
         opened = "onnxruntime.InferenceSession, nothing to be set"
         if result.data is not None:
             opened += "; its weights belong beside it"
-        changed = stock.chosen is not None and stock.chosen.variant is not Variant.ORIGINAL
         return TargetReport(opened, rows, planned=changed)
 
 
@@ -338,6 +340,16 @@ def _enough_row(result: "RewriteResult") -> tuple[tuple[str, str], ...]:
     if result.limit_bytes is None and taken < result.rewritten.peak_bytes:
         return (("less", f"{said}, with that option alone"),)
     return ()
+
+
+def _more_row(result: "RewriteResult", stock: StockResult) -> tuple[tuple[str, str], ...]:
+    """Where runs take more than those of the original: loading is why, and in all it is less."""
+    more = result.rewritten.peak_bytes - result.original.peak_bytes
+    if more <= 0:
+        return ()
+    before, after = (format_bytes(one.total_bytes) for one in (stock.original, stock.memory))
+    said = f"{format_bytes(more)} in runs, since loading frees less for them to use"
+    return (("more", f"{said}; with loading {after} instead of {before}"),)
 
 
 def _weights_row(stock: StockResult) -> tuple[tuple[str, str], ...]:

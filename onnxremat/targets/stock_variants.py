@@ -16,12 +16,17 @@ from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.measuring.executed_steps import OrderCheck, check_order
 from onnxremat.ort.measuring.measure import in_memory, measure_activation
 from onnxremat.ort.outside import ModelPair, Weights, optimized_outside, with_weights_outside
-from onnxremat.ort.session_kernels import convolved_in_blocks, fused_with_reader
+from onnxremat.ort.session_kernels import (
+    convolved_in_blocks,
+    fused_with_reader,
+    pooled_in_blocks,
+)
 from onnxremat.targets.stock_original import StockOriginal
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.stock.body import Edges
 from onnxremat_rewriters.stock.build import StockModel, stock, with_weights_in_function
 from onnxremat_rewriters.stock.checked_sizes import Sizes
+from onnxremat_rewriters.stock.facts import inferred_types
 from onnxremat_rewriters.stock.opset import with_sequences
 from onnxremat_rewriters.stock.optimized import in_plan_order
 
@@ -50,6 +55,7 @@ _PARTS: Mapping[Variant, Mapping[str, Any]] = {
     Variant.PLAN: {},
     Variant.WARM_PLAN: {},
 }
+POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
 _WARM = frozenset({Variant.CHAIN, Variant.WARM_PLAN})
 _CHAINED = _WARM | {Variant.PLAN}
 IN_TILES = (Variant.CHAIN, Variant.PLAN, Variant.WARM_PLAN)
@@ -147,8 +153,10 @@ class PlannedModel:
         all edges, where those that the emulated order needs do not keep it in the runtime: what
         it still changes when it loads the file stands elsewhere."""
         pair, ordered = self._optimized
+        stated = len(ordered.graph.value_info) > 0
+        parts = {"local_weights": False, "stated": stated}
         for edges in (Edges.NEEDED, Edges.ALL):
-            made = self._chained(ordered, variant, edges=edges, local_weights=False)
+            made = self._chained(ordered, variant, edges=edges, **parts)
             file = pair.guarded(made.model)
             written = Written(file.model, file.source(), made, file)
             order = self.in_order(variant, written)
@@ -180,7 +188,16 @@ class PlannedModel:
             # A pool without its indices lies in blocks, for one, and with them it does not.
             plain = optimized(flat, blocks=False)
             pair = pair if original.optimized_otherwise(plain.model) else plain
-        return pair, in_plan_order(pair.model, flat)
+        ordered = in_plan_order(pair.model, flat)
+        if self.weights is Weights.EXTERNAL and pooled_in_blocks(original.kernels):
+            # Pools are laid out in blocks when the file is opened, where that is known.
+            types = inferred_types(flat, flat.graph.node)
+            pools = [node for node in ordered.graph.node if node.op_type in POOLS]
+            known = dict.fromkeys(node.input[0] for node in pools if node.input[0] in types)
+            ordered.graph.value_info.extend(
+                onnx.ValueInfoProto(name=name, type=types[name]) for name in known
+            )
+        return pair, ordered
 
     def _most_held(self) -> int:
         """The most that the planned model holds at once, arena off."""

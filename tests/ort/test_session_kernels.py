@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxremat.ort.blocked_layout import layout_width
+from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.measure import in_memory
 from onnxremat.ort.outside import Weights
 from onnxremat.ort.recipe import STOCK, OptimizationLevel
@@ -18,11 +19,13 @@ from onnxremat.ort.session_kernels import (
     fused_later,
     kernels_of,
     other_kernels,
+    pooled_in_blocks,
     session_kernels,
 )
 from onnxremat.targets.stock_original import StockOriginal
 from onnxremat.targets.stock_trial import StockTrial
-from onnxremat.targets.stock_variants import Variant
+from onnxremat.targets.stock_variants import PlannedModel, Variant
+from onnxremat_rewriters.stock import Edges, planned_graph, stock
 
 ONE = STOCK.with_threads(1)
 BLOCKED = "com.microsoft.nchwc"
@@ -96,6 +99,8 @@ def test_what_is_added_up_on_the_way_and_averaged_in_blocks() -> None:
     assert fused_later(planned, planned) == frozenset()
     assert averaged_in_blocks(executed) == {"g"}
     assert averaged_in_blocks(planned) == frozenset()
+    assert pooled_in_blocks(executed) == {"g", "m"}
+    assert pooled_in_blocks(planned) == frozenset()
 
 
 def classes(path: Path | None = None) -> onnx.ModelProto:
@@ -138,3 +143,34 @@ def test_what_hides_shapes_is_not_taken_behind_an_argmax() -> None:
     plain = session_kernels(source, ONE, OptimizationLevel.BASIC)
     assert other_kernels(known, known) == ""
     assert "is made by Conv(2)" in other_kernels(known, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(layout_width() is None, reason="this processor has no blocked layout")
+def test_pools_lie_in_blocks_behind_an_edge_in_files_for_any_processor() -> None:
+    """As in the original: that is decided when the file is opened, by what is known of shapes."""
+    nodes = [
+        node("Relu", "x", "a"), node("Exp", "x", "e"), node("MaxPool", "a", "p", kernel_shape=[2, 2]),
+        node("ReduceSum", "e", "s", keepdims=0), node("Mul", "p s", "m"), node("Conv", "m w", "c"),
+        node("MaxPool", "c", "q", kernel_shape=[2, 2]), node("Tanh", "q", "y"),
+    ]  # fmt: skip
+    shapes = {"x": [1, 32, 16, 16], "w": [32, 32, 1, 1]}
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 32, 14, 14])
+    graph = helper.make_graph(nodes, "pools", inputs, [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    rng = np.random.default_rng(0)
+    feed = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+    original = StockOriginal(model, Path(), feed, threads=1, weights=Weights.EXTERNAL, repeats=1)
+    assert pooled_in_blocks(original.kernels) == {"p", "q"}
+    planned = PlannedModel(original, model, Weights.EXTERNAL, None, {})
+    written = planned.written(Variant.PLAN)
+    assert original.runs_otherwise(written.source, more=False) == ""
+    assert not different_names(original.outputs(original.source), original.outputs(written.source))
+    model.graph.value_info.append(
+        helper.make_tensor_value_info("a", TensorProto.FLOAT, shapes["x"])
+    )
+    made = stock(model, edges=Edges.ALL, stated=True)
+    read = next(n for n in planned_graph(made.model).node if list(n.output) == ["p"]).input[0]
+    assert read != "a"
+    assert original.runs_otherwise(in_memory(made.model, Path()), more=False).startswith("q is")

@@ -14,7 +14,7 @@ from onnxremat_rewriters.naming import NameSource, node_names, value_names
 from onnxremat_rewriters.stock.body import Body, BodyPlan, Edges, write_body
 from onnxremat_rewriters.stock.checked_sizes import Sizes
 from onnxremat_rewriters.stock.facts import find_constants
-from onnxremat_rewriters.stock.forms import Forms
+from onnxremat_rewriters.stock.forms import PREFIX, THROUGH, Forms
 from onnxremat_rewriters.stock.opset import standard_opset, with_sequences
 from onnxremat_rewriters.stock.weights import in_function
 from onnxremat_rewriters.stock.wrap import wrapped
@@ -87,6 +87,8 @@ def stock(
     body = write_body(
         plan, forms, token, hide=hide, edges=edges if chain else Edges.NONE, stated=stated
     )
+    if stated:
+        _state_edges(result.graph, body)
     steps = [body.nodes[index] for index in body.steps]
     uses_token = hide or body.edges > 0
     nodes = [*(forms.prelude if uses_token else ()), *body.nodes]
@@ -106,6 +108,16 @@ def stock(
     parts = {"hide": hide, "chain": chain, "wrap": wrap, "edges": body.edges, "steps": made}
     result.metadata_props.add(key=STOCK_KEY, value=json.dumps(parts, sort_keys=True))
     return StockModel(result, made, body.edges, tuple(_notes(model, result, body)))
+
+
+def _state_edges(graph: onnx.GraphProto, body: Body) -> None:
+    """State of what is read through an edge what is stated of the value itself, in place: pools are
+    laid out in blocks where the shape of what they read is known."""
+    stated = {value.name: value.type for value in graph.value_info}
+    for node in body.nodes:
+        name = node.output[0]
+        if name.startswith(PREFIX) and node.op_type in THROUGH and node.input[0] in stated:
+            graph.value_info.add(name=name, type=stated[node.input[0]])
 
 
 def read_stock(model: onnx.ModelProto) -> StockModel | None:

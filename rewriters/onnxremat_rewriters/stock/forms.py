@@ -26,6 +26,8 @@ from onnxremat_rewriters.naming import NameSource
 _UNSQUEEZE_INPUT = 13
 _SHAPE_RANGE = 15
 PREFIX = "stock__"
+THROUGH = frozenset({"Reshape", "Unsqueeze"})
+"""What a value is read by, through an empty vector."""
 
 
 class Forms:
