@@ -191,7 +191,9 @@ def planned_tiles(original: Any, folder: Path) -> tuple[dict[str, Any], dict[str
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "original.onnx"
     onnx.save(original, path)
-    result = onnxremat.rewrite(path, TILED_SHARE, onnxremat.Options(time_limit=20, verify=False))
+    result = onnxremat.rewrite(
+        path, TILED_SHARE, onnxremat.Options(session="recipe", time_limit=20, verify=False)
+    )
     before, after = result.original.peak_bytes, result.rewritten.peak_bytes
     facts = {
         "activations": f"{before / 1e6:.1f} MB on the CPU, in tiles {after / 1e6:.1f} MB",

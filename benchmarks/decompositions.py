@@ -312,7 +312,9 @@ def runtime_part(planner: str) -> Iterator[Line]:
         with TemporaryDirectory() as folder:
             path = Path(folder) / f"{name}.onnx"
             onnx.save(BUILDERS[name](**options), path)
-            result = rewrite(path, limit, Options(planner=planner, time_limit=20, tiling=False))
+            result = rewrite(
+                path, limit, Options(session="recipe", planner=planner, time_limit=20, tiling=False)
+            )
         assert result.limit_bytes is not None
         verification = result.verification
         assert verification is not None

@@ -105,7 +105,9 @@ class Line:
 
 def examine(path: Path, limit: str, threads: int | None) -> Iterator[Line]:
     """Rewrite one model and try both under the cap."""
-    options = Options(time_limit=PLANNING_SECONDS, threads=threads, tiling=False, verify=False)
+    options = Options(
+        session="recipe", time_limit=PLANNING_SECONDS, threads=threads, tiling=False, verify=False
+    )
     feed = prepare_feed(path, options)
     model = rewrite(path, limit, options).model
     recipe = replace(feed.recipe, cpu_arena=True)

@@ -225,7 +225,7 @@ def main() -> None:
     arguments = parser.parse_args()
     only = set(arguments.models.split(",")) if arguments.models else None
     limits = arguments.limits.split(",")
-    base = Options(threads=THREADS, time_limit=arguments.time_limit, verify=False)
+    base = Options(session="recipe", threads=THREADS, time_limit=arguments.time_limit, verify=False)
     prepare_planner(silent)
     began, rows, left_out = time.perf_counter(), [], []
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")

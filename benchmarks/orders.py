@@ -117,10 +117,10 @@ def graphs(models: Path | None, packages: Path | None) -> Iterator[tuple[str, Gr
         for builder in PROVED:
             path = Path(name) / f"{builder}.onnx"
             onnx.save(BUILDERS[builder](), path)
-            yield f"builder {builder}", prepare(path, Options()).imported.graph
+            yield f"builder {builder}", prepare(path, Options(session="recipe")).imported.graph
     light = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     for path in sorted(light.glob("*.onnx")):
-        yield path.stem, prepare(path, Options()).imported.graph
+        yield path.stem, prepare(path, Options(session="recipe")).imported.graph
     if models is None or packages is None:
         return
     for entry in json.loads((models / "inference.json").read_text(encoding="utf-8")):
@@ -132,7 +132,7 @@ def graphs(models: Path | None, packages: Path | None) -> Iterator[tuple[str, Gr
             for value, shape in entry["input_shapes"].items()
             for axis, size in enumerate(shape)
         }
-        yield entry["name"], prepare(path, Options(dims=dims)).imported.graph
+        yield entry["name"], prepare(path, Options(session="recipe", dims=dims)).imported.graph
 
 
 def proof_part(models: Path | None, packages: Path | None) -> Iterator[tuple[str, bool]]:
@@ -188,7 +188,9 @@ def runtime_part() -> Iterator[tuple[str, bool]]:
         for wiring in (1, 2, 3):
             path = Path(name) / "randwire.onnx"
             onnx.save(BUILDERS["randwire"](wiring=wiring, **WIRED), path)
-            result = rewrite(path, "min", Options(recompute=False, time_limit=10, tiling=False))
+            result = rewrite(
+                path, "min", Options(session="recipe", recompute=False, time_limit=10, tiling=False)
+            )
             saved = 1 - result.rewritten.peak_bytes / result.original.peak_bytes
             error = abs(result.rewritten.peak_bytes / result.plan.peak_bytes - 1)
             check = result.verification

@@ -210,7 +210,7 @@ def free_part(shared: Path) -> Iterator[tuple[list[str], bool]]:
 
 def real_part(models: Path) -> Iterator[tuple[list[str], bool]]:
     for name, percent in REAL:
-        imported = prepare(models / f"{name}.onnx", Options()).imported
+        imported = prepare(models / f"{name}.onnx", Options(session="recipe")).imported
         graph = imported.graph
         own = with_eager_ops(graph, given_order(graph))
         peak = profile(graph, own, RECIPE_RULES).peak_bytes

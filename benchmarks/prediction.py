@@ -159,7 +159,9 @@ def subject(path: Path, scratch: Path) -> Subject:
         inputs = scratch / f"{name}.npz"
         made: dict[str, Any] = {k: _array(k, shape) for k, shape in SHAPES[name].items()}
         np.savez(inputs, **made)
-    feed = prepare_feed(path, Options(dims=dict(DIMS.get(name, {})), inputs=inputs))
+    feed = prepare_feed(
+        path, Options(session="recipe", dims=dict(DIMS.get(name, {})), inputs=inputs)
+    )
     model = feed.loaded.model
     profile = profile_run(model, feed.loaded.base_dir, feed.inputs, feed.recipe)
     expanded = len(profile.expanded)
@@ -327,7 +329,7 @@ def stock_files(name: str, path: Path, feed: Feed) -> Iterator[tuple[str, onnx.M
 
 def planned(path: Path, percent: int) -> onnx.ModelProto:
     """The model, rewritten for a peak of so many percent of its own order's."""
-    imported = prepare(path, Options()).imported
+    imported = prepare(path, Options(session="recipe")).imported
     graph = imported.graph
     start = with_eager_ops(graph, given_order(graph))
     peak = profile(graph, start, RECIPE_RULES).peak_bytes

@@ -139,7 +139,7 @@ def row(case: Case, result: RewriteResult, seconds: float) -> tuple[str, ...]:
 def run(case: Case, path: Path, time_limit: float) -> tuple[str, ...]:
     """One line of the table."""
     start = time.perf_counter()
-    options = Options(time_limit=time_limit, dims=dict(case.dims), tiling=False)
+    options = Options(session="recipe", time_limit=time_limit, dims=dict(case.dims), tiling=False)
     try:
         result = rewrite(path, case.limit, options)
     except OnnxrematError as error:

@@ -24,7 +24,16 @@ from benchmarks.limits import SIZES
 from benchmarks.tables import commit, markdown
 from models import BUILDERS
 
-FIXED = ("--iterations", "3000", "--time-limit", "2", "--threads", "1", "--no-verify")
+FIXED = (
+    "--session=recipe",
+    "--iterations",
+    "3000",
+    "--time-limit",
+    "2",
+    "--threads",
+    "1",
+    "--no-verify",
+)
 
 
 @dataclass(frozen=True)

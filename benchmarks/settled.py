@@ -91,7 +91,9 @@ def files(folder: Path | None, scratch: Path) -> Iterator[Subject]:
             shapes = SHAPES[path.stem].items()
             made: dict[str, Any] = {k: _array(k, shape) for k, shape in shapes}
             np.savez(inputs, **made)
-        feed = prepare_feed(path, Options(dims=dict(DIMS.get(path.stem, {})), inputs=inputs))
+        feed = prepare_feed(
+            path, Options(session="recipe", dims=dict(DIMS.get(path.stem, {})), inputs=inputs)
+        )
         yield Subject(path.stem, feed.loaded.model, path.parent, feed.inputs, feed.recipe)
 
 

@@ -273,7 +273,10 @@ def main() -> None:
                 print(f"{case.name}: no file, left out", flush=True)
                 continue
             options = Options(
-                threads=THREADS, dims=dict(case.dims), time_limit=arguments.time_limit
+                session="recipe",
+                threads=THREADS,
+                dims=dict(case.dims),
+                time_limit=arguments.time_limit,
             )
             if path not in subjects:
                 subjects = {path: prepare(path, options)}

@@ -312,7 +312,7 @@ def measured_rows(
 
 def measured(path: Path, mem: str, planner: str, seconds: float) -> Measured:
     """Plan, rewrite, run and compare bits."""
-    options = Options(planner=planner, time_limit=seconds, tiling=False)
+    options = Options(session="recipe", planner=planner, time_limit=seconds, tiling=False)
     try:
         done = rewrite(path, mem, options)
     except InfeasibleError:

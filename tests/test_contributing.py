@@ -100,7 +100,7 @@ def test_a_planner(
     a_plan_is_what_it_says()
     app(["planners"], standalone_mode=False)
     assert f"{row.name}  " in capsys.readouterr().out
-    options = Options(planner=row.name, threads=1, time_limit=2, tiling=False)
+    options = Options(session="recipe", planner=row.name, threads=1, time_limit=2, tiling=False)
     result = rewrite(diamond(tmp_path / "m.onnx"), "95%", options)
     certified(result)
     assert result.plan.planner == row.name
@@ -115,7 +115,7 @@ def test_a_tile_rule(add: Add, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     x = net.add(op, x, net.constant(3), upper=1)
     path = tmp_path / "m.onnx"
     onnx.save(net.model(net.conv(x, 24, 3, 3)), path)
-    result = rewrite(path, "60%", Options(threads=2, time_limit=3))
+    result = rewrite(path, "60%", Options(session="recipe", threads=2, time_limit=3))
     certified(result)
     tiles = [node for node in result.model.graph.node if node.op_type == op]
     assert len(tiles) > 1 and all("/tile" in node.name for node in tiles)
@@ -143,7 +143,7 @@ def test_a_rewriter(add: Add, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     x = net.add(op, net.add("Neg", net.input("x", 4, 32, 64, 8)), axis=1)
     path = tmp_path / "m.onnx"
     onnx.save(net.model(net.add("ReduceMax", x, axes=[1, 2, 3])), path)
-    options = Options(threads=1, time_limit=2, tiling=False)
+    options = Options(session="recipe", threads=1, time_limit=2, tiling=False)
     monkeypatch.setitem(SUBSTITUTIONS, row.name, row)
     result = rewrite(path, "55%", options)
     certified(result)

@@ -46,7 +46,7 @@ def test_the_command_line_names_every_target() -> None:
 
 
 def test_a_target_is_never_changed(tmp_path: Path) -> None:
-    options = Options(threads=1)
+    options = Options(session="recipe", threads=1)
     target = DEFAULT.kind.of(prepare(diamond(tmp_path / "m.onnx"), options))
     with pytest.raises(FrozenInstanceError):
         target.recipe = target.recipe.with_threads(2)  # type: ignore[misc]

@@ -34,7 +34,7 @@ RUN_SECONDS = 60.0
 REWRITE_SECONDS = 120.0
 """So long may a rewrite of a model of the suite take, on a busy machine."""
 
-OPTIONS = ("--mem", "min", "--time-limit", "0.5")
+OPTIONS = ("--session=recipe", "--mem", "min", "--time-limit", "0.5")
 
 SLACK_BYTES = 64 * 1024
 """By so much the peak that is measured may be above that of the original: pages touched first."""

@@ -179,7 +179,8 @@ def _started(place: Place, folder: Path, environment: Mapping[str, str]) -> tupl
 
 
 def _command(place: Place) -> list[str]:
-    arguments = ["rewrite", place.model, "--mem", "min", "--time-limit", "0.5", "-o", place.output]
+    quick = ("--session=recipe", "--mem", "min", "--time-limit", "0.5")
+    arguments = ["rewrite", place.model, *quick, "-o", place.output]
     command = [sys.executable, "-m", "onnxremat", *arguments]
     return [*_NOBODY, *command] if place.nobody else command
 

@@ -34,25 +34,17 @@ ALONE_SECONDS = 300.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 INTERRUPTED = 130
 _QUICK = ("--time-limit", "1")
+_REWRITE = ("rewrite", "--session=recipe", "model.onnx", "--mem")
 COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "rewrite": ("rewrite", "model.onnx", "--mem", "min", *_QUICK, "-o", "out/new.onnx"),
+    "rewrite": (*_REWRITE, "min", *_QUICK, "-o", "out/new.onnx"),
     "rewrite with a plan": (
-        "rewrite", "model.onnx", "--mem", "100%", *_QUICK, "-o", "out/new.onnx",
+        *_REWRITE, "100%", *_QUICK, "-o", "out/new.onnx",
         "--emit-plan", "out/new.json",
     ),
-    "replace": ("rewrite", "model.onnx", "--mem", "min", *_QUICK, "-o", "out/old.onnx"),
+    "replace": (*_REWRITE, "min", *_QUICK, "-o", "out/old.onnx"),
     "audit": ("audit", "model.onnx"),
 }  # fmt: skip
-NEXT = (
-    "rewrite",
-    "model.onnx",
-    "--mem",
-    "min",
-    "--time-limit",
-    "0.1",
-    "--no-verify",
-    "--no-tiling",
-)
+NEXT = (*_REWRITE, "min", "--time-limit", "0.1", "--no-verify", "--no-tiling")
 _OLD = b"an older file"
 
 

@@ -41,12 +41,13 @@ _ENDS = ("--run-limit", "10", "--run-memory", "1.5GB")
 """A loop that a mutant made endless is ended after so many seconds, long before MUTANT_SECONDS, or
 where it holds so much, below MOST_PEAK_BYTES."""
 _QUICK = ("--time-limit", "0.3", *_ENDS)
+_REWRITE = ("rewrite", "--session=recipe")
 COMMANDS: tuple[tuple[float, tuple[str, ...]], ...] = (
-    (0.34, ("rewrite", "--mem", "min", *_QUICK, "--no-verify")),
-    (0.08, ("rewrite", "--mem", "60%", *_QUICK)),
-    (0.04, ("rewrite", "--mem", "min", *_QUICK, "--no-tiling", "--optimize", "extended")),
+    (0.34, (*_REWRITE, "--mem", "min", *_QUICK, "--no-verify")),
+    (0.08, (*_REWRITE, "--mem", "60%", *_QUICK)),
+    (0.04, (*_REWRITE, "--mem", "min", *_QUICK, "--no-tiling", "--optimize", "extended")),
     (0.04, ("rewrite", "--mem", "min", *_QUICK, "--runtime", "generic", "--no-verify")),
-    (0.04, ("rewrite", "--mem", "min", *_QUICK, "--no-verify", "--allow-rounding")),
+    (0.04, (*_REWRITE, "--mem", "min", *_QUICK, "--no-verify", "--allow-rounding")),
     (0.26, ("audit", *_ENDS)),
     (0.10, ("verify", *_ENDS)),
     (0.10, ("open",)),
@@ -221,7 +222,7 @@ def all_seeds(root: Path) -> tuple[Seed, ...]:
             folder = root / f"seed-{seed.name}"
             folder.mkdir()
             seed.write(folder)
-            arguments = ["rewrite", "model.onnx", "--mem", "min", *_QUICK, "-o", "out.onnx"]
+            arguments = [*_REWRITE, "model.onnx", "--mem", "min", *_QUICK, "-o", "out.onnx"]
             ended = run_product(arguments, folder, seconds=MUTANT_SECONDS)
             if ended.code != 0:
                 raise RuntimeError(f"{seed.name} is not rewritten: {ended.stderr}")

@@ -79,7 +79,7 @@ def load_product(model: Path) -> None:
     try:
         with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
             for command in (
-                ["rewrite", str(model), *quick],
+                ["rewrite", "--session=recipe", str(model), *quick],
                 ["audit", str(model)],
                 ["verify", str(model), str(target)],
             ):

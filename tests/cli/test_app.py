@@ -56,7 +56,7 @@ def left_behind(folder: Path) -> set[str]:
 def test_rewrite_writes_a_verified_file_and_verify_agrees(unet_train: Path, tmp_path: Path) -> None:
     before = unet_train.read_bytes()
     code, out, err = onnxremat(
-        "rewrite", unet_train, "--mem", "70%", "-o", "small.onnx", "--time-limit", 5, "--json", cwd=tmp_path
+        "rewrite", "--session=recipe", unet_train, "--mem", "70%", "-o", "small.onnx", "--time-limit", 5, "--json", cwd=tmp_path
     )  # fmt: skip
     assert code == 0, err
     result = json.loads(out)
@@ -97,7 +97,15 @@ def test_audit_says_where_the_peak_is(unet: Path, tmp_path: Path) -> None:
 
 def test_a_limit_below_the_bound_is_proved_impossible(unet: Path, tmp_path: Path) -> None:
     code, _, err = onnxremat(
-        "rewrite", unet, "--mem", "60%", "--no-tiling", "-o", "x.onnx", cwd=tmp_path
+        "rewrite",
+        "--session=recipe",
+        unet,
+        "--mem",
+        "60%",
+        "--no-tiling",
+        "-o",
+        "x.onnx",
+        cwd=tmp_path,
     )
     assert code == 3
     line = one_line(err)
@@ -228,7 +236,16 @@ def test_an_error_is_an_object_too(bad_files: Path) -> None:
 def test_why_plans_were_refused(tmp_path: Path) -> None:
     """A table under the result; on a miss on standard output, and in the object of the error."""
     save_good(tmp_path / "good.onnx")
-    call = ["rewrite", "good.onnx", "--dim", "n=2", "--no-tiling", "--time-limit", 1]
+    call = [
+        "rewrite",
+        "--session=recipe",
+        "good.onnx",
+        "--dim",
+        "n=2",
+        "--no-tiling",
+        "--time-limit",
+        1,
+    ]
     code, out, err = onnxremat(*call, "--mem", "1MB", "--explain", cwd=tmp_path)
     assert code == 0, err
     assert out.splitlines()[-1].strip() == "taken"
@@ -250,7 +267,16 @@ def test_ctrl_c_before_a_plan_meets_the_limit_ends_with_130(
     assert code == 0, err
     limit = json.loads(out)["floor"]["nbytes"] + 1
     process = start(
-        "rewrite", unet_train, "--mem", limit, "-o", "x.onnx", "--time-limit", 600, cwd=tmp_path
+        "rewrite",
+        "--session=recipe",
+        unet_train,
+        "--mem",
+        limit,
+        "-o",
+        "x.onnx",
+        "--time-limit",
+        600,
+        cwd=tmp_path,
     )
     assert process.stderr is not None
     while f"{PLANNING}:" not in process.stderr.readline():

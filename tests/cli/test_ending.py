@@ -22,7 +22,7 @@ from onnxremat.system.interrupts import Interrupts
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent.parent
-QUICK = ("--mem", "1GB", "--time-limit", "1", "--no-tiling", "--no-verify")
+QUICK = ("--session=recipe", "--mem", "1GB", "--time-limit", "1", "--no-tiling", "--no-verify")
 MAIN = "from onnxremat.__main__ import main; main()"
 
 

@@ -15,7 +15,7 @@ from tests.commands.test_rewrite import diamond
 
 pytestmark = pytest.mark.slow
 
-QUICK = Options(time_limit=2, threads=1)
+QUICK = Options(session="recipe", time_limit=2, threads=1)
 ONE = Attempt(
     "12 regions", "auto/planner_of_a_long_name", 123_456_789, 999_900_000, 123_456_000,
     None, 12.345, "refused: no schedule goes below this " + "word " * 30 + "\x1b[2J", 1234.5,

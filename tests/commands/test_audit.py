@@ -33,7 +33,7 @@ from tests.detector import detector
 
 pytestmark = pytest.mark.slow
 
-QUICK = Options(time_limit=1.0, threads=1)
+QUICK = Options(session="recipe", time_limit=1.0, threads=1)
 ONE_THREAD = ModelOptions(threads=1)
 
 

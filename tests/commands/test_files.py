@@ -24,7 +24,7 @@ from onnxremat.system import temporary
 
 pytestmark = pytest.mark.slow
 
-QUICK = Options(time_limit=1, threads=1, tiling=False)
+QUICK = Options(session="recipe", time_limit=1, threads=1, tiling=False)
 SHAPE = [16, 16]
 
 
@@ -112,7 +112,7 @@ def test_external_data_of_every_place_goes_along_and_the_file_opens(tmp_path: Pa
     "options",
     [
         Options(session="stock", embed_weights=True, threads=1),
-        Options(optimize="basic", threads=1),
+        Options(session="recipe", optimize="basic", threads=1),
     ],
 )
 def test_external_data_in_bodies_is_found_by_other_targets(
@@ -412,6 +412,6 @@ def test_a_name_that_is_too_long_is_refused_before_anything_runs(
 ) -> None:
     onnx.save(BUILDERS["mlp"](depth=2, width=8, features=8), tmp_path / "m.onnx")
     name = "n" * (250 if beside else 300) + ".onnx"
-    options = Options(session="stock") if beside else Options()
+    options = Options(session="stock") if beside else Options(session="recipe")
     with pytest.raises(UsageError, match="File name too long"):
         rewrite(tmp_path / "m.onnx", "100%", options, output=tmp_path / name)

@@ -105,7 +105,7 @@ def test_any_processor_for_what_holds_no_optimizations(tmp_path: Path) -> None:
     onnx.save(net.model(y), original)
     with pytest.raises(UsageError, match="it was not made by onnxremat"):
         check(original)
-    rewrite(original, "100%", Options(time_limit=0.5, threads=1), output=file)
+    rewrite(original, "100%", Options(session="recipe", time_limit=0.5, threads=1), output=file)
     found = check(file)
     assert (found.optimized, found.problem, found.packed_alike) == (None, "", None)
     assert found.record.original_sha256 == load(original).sha256

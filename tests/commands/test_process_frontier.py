@@ -96,7 +96,7 @@ def test_what_takes_less_time_than_the_original_is_drawn_below_it() -> None:
 
 def test_only_files_for_default_sessions_have_a_process(products: Path) -> None:
     with pytest.raises(UsageError, match="default sessions"):
-        process_frontier(products, Options())
+        process_frontier(products, Options(session="recipe"))
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from onnxremat_rewriters.recompute import MARK
 
 pytestmark = pytest.mark.slow
 
-QUICK = Options(time_limit=3, threads=1)
+QUICK = Options(session="recipe", time_limit=3, threads=1)
 
 
 def diamond(path: Path, *, external: bool = False, symbolic: bool = False) -> Path:
@@ -97,7 +97,7 @@ def test_symbolic_dimensions_are_bound_and_recorded(tmp_path: Path) -> None:
     path = diamond(tmp_path / "m.onnx", symbolic=True)
     with pytest.raises(onnxremat.UsageError, match="--dim n="):
         rewrite(path, "95%", QUICK)
-    result = rewrite(path, "95%", Options(dims={"n": 32}, time_limit=3))
+    result = rewrite(path, "95%", Options(session="recipe", dims={"n": 32}, time_limit=3))
     record = read_record(result.model)
     assert record is not None
     assert record.input_shapes == {"x": (32, 64)}
@@ -121,7 +121,7 @@ def test_inputs_may_be_given(tmp_path: Path) -> None:
     path = diamond(tmp_path / "m.onnx", symbolic=True)
     inputs = tmp_path / "inputs.npz"
     np.savez(inputs, x=np.zeros((16, 64), "f"))
-    result = rewrite(path, "95%", Options(inputs=inputs, time_limit=3))
+    result = rewrite(path, "95%", Options(session="recipe", inputs=inputs, time_limit=3))
     record = read_record(result.model)
     assert record is not None
     assert record.input_shapes == {"x": (16, 64)}
@@ -129,7 +129,9 @@ def test_inputs_may_be_given(tmp_path: Path) -> None:
 
 def test_a_stop_keeps_the_best_plan_so_far(tmp_path: Path) -> None:
     path = diamond(tmp_path / "m.onnx")
-    result = rewrite(path, "min", Options(time_limit=600, threads=1), stop=lambda: True)
+    result = rewrite(
+        path, "min", Options(session="recipe", time_limit=600, threads=1), stop=lambda: True
+    )
     assert result.limit_bytes is None
     assert result.rewritten.peak_bytes <= 1.01 * result.original.peak_bytes
 
@@ -137,7 +139,11 @@ def test_a_stop_keeps_the_best_plan_so_far(tmp_path: Path) -> None:
 def test_no_recompute_only_reorders(tmp_path: Path) -> None:
     path = diamond(tmp_path / "m.onnx")
     with pytest.raises(onnxremat.OnnxrematError, match="found"):
-        rewrite(path, "95%", Options(time_limit=2, recompute=False, threads=1, tiling=False))
+        rewrite(
+            path,
+            "95%",
+            Options(session="recipe", time_limit=2, recompute=False, threads=1, tiling=False),
+        )
 
 
 def test_a_limit_that_is_met_already_changes_nothing_but_the_record(tmp_path: Path) -> None:
@@ -156,7 +162,10 @@ def test_names_of_outputs_follow_from_the_limit() -> None:
         (Options(session="stock", portable=False), "m.60pct.stock.packed.onnx"),
         (Options(session="stock", embed_weights=True), "m.60pct.stock.embedded.onnx"),
         (Options(runtime="generic"), "m.60pct.static.onnx"),
-        (Options(optimize="all", allow_rounding=True), "m.60pct.all.rounded.onnx"),
+        (
+            Options(session="recipe", optimize="all", allow_rounding=True),
+            "m.60pct.all.rounded.onnx",
+        ),
     ):
         assert default_output(Path("m.onnx"), parse_limit("60%"), options) == Path(name)
 
@@ -173,14 +182,19 @@ def test_a_file_that_is_no_regular_one_is_never_replaced(tmp_path: Path) -> None
 
 
 def test_an_op_that_the_model_does_not_have_is_not_allowed(tmp_path: Path) -> None:
-    options = Options(time_limit=1, allow_ops=("Foo",))
+    options = Options(session="recipe", time_limit=1, allow_ops=("Foo",))
     with pytest.raises(onnxremat.UsageError, match="--allow-op: the model has no 'Foo'"):
         rewrite(diamond(tmp_path / "m.onnx"), "95%", options)
 
 
 def test_verify_takes_the_planned_sizes_and_names_what_does_not_fit(tmp_path: Path) -> None:
     path, output = diamond(tmp_path / "m.onnx", symbolic=True), tmp_path / "r.onnx"
-    rewrite(path, "95%", Options(dims={"n": 32}, time_limit=2, threads=1), output=output)
+    rewrite(
+        path,
+        "95%",
+        Options(session="recipe", dims={"n": 32}, time_limit=2, threads=1),
+        output=output,
+    )
     for dims in ({}, {"n": 16}):
         assert onnxremat.verify_files(path, output, ModelOptions(threads=1, dims=dims)).identical
     static = replace(QUICK, dims={"n": 32}, runtime="generic")
@@ -413,9 +427,9 @@ def test_a_stock_file_with_its_weights_beside_it(portable: bool, tmp_path: Path)
 
 def test_weights_beside_a_file_are_of_stock_files_only() -> None:
     with pytest.raises(UsageError, match="--no-portable goes with --session stock"):
-        Options(portable=False)
+        Options(session="recipe", portable=False)
     with pytest.raises(UsageError, match="--embed-weights goes with --session stock"):
-        Options(embed_weights=True)
+        Options(session="recipe", embed_weights=True)
     with pytest.raises(UsageError, match="--embed-weights: what lies in the file is for any"):
         Options(session="stock", portable=False, embed_weights=True)
 

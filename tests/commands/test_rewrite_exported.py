@@ -24,7 +24,7 @@ from tests.ort.test_settle import swish
 
 pytestmark = pytest.mark.slow
 
-QUICK = Options(time_limit=1, threads=1)
+QUICK = Options(session="recipe", time_limit=1, threads=1)
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, int], str]] = {
     "decoder with a cache": (
@@ -59,7 +59,7 @@ def written(name: str, folder: Path) -> tuple[Path, Options, str]:
     builder, options, sizes, limit = CASES[name]
     path = folder / "model.onnx"
     onnx.save(EXPORTED[builder](**options), path)
-    return path, Options(dims=sizes, time_limit=30, threads=2), limit
+    return path, Options(session="recipe", dims=sizes, time_limit=30, threads=2), limit
 
 
 def require_kept(result: RewriteResult) -> None:
@@ -155,6 +155,8 @@ def test_layers_are_cut_in_the_order_they_were_written_in(tmp_path: Path) -> Non
     path = tmp_path / "model.onnx"
     onnx.save(EXPORTED["open_encoder"](depth=3, width=64, heads=4), path)
     sizes = {"batch": 1, "sequence": 128}
-    options = Options(dims=sizes, time_limit=8, iterations=300, threads=2, verify=False)
+    options = Options(
+        session="recipe", dims=sizes, time_limit=8, iterations=300, threads=2, verify=False
+    )
     result = rewrite(path, "60%", options)
     assert result.tiling is not None and len(result.tiling.regions) >= 3

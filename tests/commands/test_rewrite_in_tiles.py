@@ -33,7 +33,7 @@ from tests.rewriters.tile.nets import Net
 
 pytestmark = pytest.mark.slow
 
-QUICK = Options(time_limit=3, threads=2)
+QUICK = Options(session="recipe", time_limit=3, threads=2)
 TWO_THREADS = ModelOptions(threads=2)
 
 
@@ -163,7 +163,7 @@ def test_audit_says_what_tiles_reach(espcn: Path) -> None:
 
 def test_files_in_the_default_order_have_no_tiles() -> None:
     assert Options(session="stock").tiles
-    assert not Options(order="default", recompute=False).tiles
+    assert not Options(session="recipe", order="default", recompute=False).tiles
 
 
 def opened_with_nothing_set(path: Path, inputs: Path, threads: int) -> list[bytes]:

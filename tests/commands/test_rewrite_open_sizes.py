@@ -20,7 +20,7 @@ from onnxremat.ort.record import attach_record, read_record
 pytestmark = pytest.mark.slow
 
 QUICK = {"time_limit": 1.0, "threads": 1, "verify": False}
-WHOLE = {**QUICK, "tiling": False}
+WHOLE = {**QUICK, "session": "recipe", "tiling": False}
 Shapes = Mapping[str, tuple[int | str | None, ...]]
 node = helper.make_node
 

@@ -31,7 +31,7 @@ from tests.commands.test_rewrite import diamond
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = Options(time_limit=100, threads=1)
+OPTIONS = Options(session="recipe", time_limit=100, threads=1)
 IMPOSSIBLE, MISSED = "75%", "95%"
 """Limits below the bound of one op, and above it but below the order of the file."""
 

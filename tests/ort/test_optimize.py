@@ -96,7 +96,7 @@ def test_blocked_convolutions_are_found_pure_and_imported(tmp_path: Path) -> Non
     assert any(n.op_type == "Conv" and len(n.input) > 3 for n in nodes), "nothing adds in place"
     path = tmp_path / "optimized.onnx"
     onnx.save(made.model, path)
-    subject = prepare(path, Options(threads=1))
+    subject = prepare(path, Options(session="recipe", threads=1))
     assert not subject.profile.unmeasured
     assert list(subject.profile.order) == priority_order(subject.released.model.graph.node)
     extended = optimize_offline(residual(), tmp_path, OptimizationLevel.EXTENDED, ONE)
@@ -110,7 +110,7 @@ def test_an_optimized_file_is_imported(
     made = optimize_offline(build(), tmp_path, OptimizationLevel.EXTENDED, ONE)
     path = tmp_path / "optimized.onnx"
     onnx.save(made.model, path)
-    subject = prepare(path, Options(threads=1))
+    subject = prepare(path, Options(session="recipe", threads=1))
     assert not subject.profile.unmeasured
     assert list(subject.profile.order) == priority_order(subject.released.model.graph.node)
 

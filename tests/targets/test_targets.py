@@ -66,7 +66,7 @@ def test_a_limit_is_not_missed_for_what_else_the_process_allocates(
     large_unet_train: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    subject = prepare(large_unet_train, Options(threads=1))
+    subject = prepare(large_unet_train, Options(session="recipe", threads=1))
     target = RecipeTarget.of(subject)
     problem = Problem(subject.imported.graph, target.rules)
     plan = make_plan(problem, given_order(subject.imported.graph), "own", peak_bound_bytes=0)
@@ -164,7 +164,12 @@ def test_a_static_plan_is_written_beside_the_model(unet_train: Path, tmp_path: P
 
 def test_a_static_plan_may_go_with_the_recipe(unet_train: Path, tmp_path: Path) -> None:
     plan_output = tmp_path / "m.json"
-    result = rewrite(unet_train, "90%", Options(threads=1, time_limit=2), plan_output=plan_output)
+    result = rewrite(
+        unet_train,
+        "90%",
+        Options(session="recipe", threads=1, time_limit=2),
+        plan_output=plan_output,
+    )
     plan = json.loads(plan_output.read_text())
     assert plan["live_peak_bytes"] <= result.plan.peak_bytes
     assert any(step["workspace"] is not None for step in plan["steps"])
@@ -197,7 +202,12 @@ def convolutions(path: Path) -> Path:
 def test_an_optimized_model_is_planned_and_tied_to_what_made_it(level: str, tmp_path: Path) -> None:
     path = convolutions(tmp_path / "m.onnx")
     output = tmp_path / "o.onnx"
-    result = rewrite(path, "100%", Options(optimize=level, threads=1, time_limit=1), output=output)
+    result = rewrite(
+        path,
+        "100%",
+        Options(session="recipe", optimize=level, threads=1, time_limit=1),
+        output=output,
+    )
     fused = any("Fused" in n.op_type or n.domain for n in result.model.graph.node)
     assert fused == (level != "basic")
     assert result.verification is not None
@@ -218,7 +228,7 @@ def test_an_optimized_file_is_refused_where_it_does_not_belong(
 ) -> None:
     path = convolutions(tmp_path / "m.onnx")
     record = PlanRecord.of(
-        prepare(path, Options(threads=1)).feed.recipe,
+        prepare(path, Options(session="recipe", threads=1)).feed.recipe,
         input_shapes={"x": (1, 3, 32, 32)},
         figure="activation peak",
         limit_bytes=None,
@@ -277,8 +287,8 @@ def transposed(path: Path) -> Path:
 def test_scratch_is_saved_where_other_rounding_is_allowed(tmp_path: Path) -> None:
     path, output = transposed(tmp_path / "m.onnx"), tmp_path / "r.onnx"
     with pytest.raises(InfeasibleError, match="--allow-rounding permits more"):
-        rewrite(path, "40%", Options(threads=1, time_limit=1, tiling=False))
-    options = Options(threads=1, time_limit=1, allow_rounding=True, tiling=False)
+        rewrite(path, "40%", Options(session="recipe", threads=1, time_limit=1, tiling=False))
+    options = Options(session="recipe", threads=1, time_limit=1, allow_rounding=True, tiling=False)
     result = rewrite(path, "40%", options, output=output)
     assert [(one.name, one.exact) for one in result.replaced] == [("turned", False)]
     check = result.verification
@@ -320,7 +330,7 @@ def test_an_order_that_the_positions_of_the_nodes_keep(tmp_path: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     path, output = tmp_path / "parts.onnx", tmp_path / "out.onnx"
     onnx.save(model, path)
-    options = Options(order="default", recompute=False, threads=1, time_limit=2)
+    options = Options(session="recipe", order="default", recompute=False, threads=1, time_limit=2)
     result = rewrite(path, "min", options, output=output)
     assert result.plan.scope == "depth-first orders without recomputation" or (
         result.plan.planner == "auto/given_order"
@@ -337,13 +347,13 @@ def test_an_order_that_the_positions_of_the_nodes_keep(tmp_path: Path) -> None:
 
 def test_the_default_order_keeps_nothing_that_recomputes() -> None:
     with pytest.raises(UsageError, match="--no-recompute"):
-        Options(order="default")
+        Options(session="recipe", order="default")
     with pytest.raises(UsageError, match="--session stock"):
         Options(order="default", recompute=False, session="stock")
     with pytest.raises(UsageError, match="--planner local_search"):
-        Options(order="default", recompute=False, planner="local_search")
+        Options(session="recipe", order="default", recompute=False, planner="local_search")
     with pytest.raises(UsageError, match="--order"):
-        Options(order="random")
+        Options(session="recipe", order="random")
 
 
 def test_what_had_other_readers_is_not_fused_once_they_are_dropped(tmp_path: Path) -> None:
@@ -373,7 +383,7 @@ def test_what_had_other_readers_is_not_fused_once_they_are_dropped(tmp_path: Pat
         before, after = (session_kernels(s, STOCK, OptimizationLevel.ALL) for s in sources)
         assert "product" in before
         assert not other_kernels(before, after)
-    plain = prepare(path, Options(threads=1))
+    plain = prepare(path, Options(session="recipe", threads=1))
     assert [node.op_type for node in plain.released.model.graph.node] == [
         "MatMul",
         "Mul",

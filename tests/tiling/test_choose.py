@@ -41,7 +41,7 @@ from tests.rewriters.tile.nets import Net
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = Options(threads=2)
+OPTIONS = Options(session="recipe", threads=2)
 TILING = Tiling(RECIPE_RULES, BOOKKEEPING_NODE_BYTES, threads=2, allow_rounding=False)
 
 

@@ -22,7 +22,7 @@ from tests.rewriters.tile.nets import Net
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = Options(threads=2)
+OPTIONS = Options(session="recipe", threads=2)
 CHANNELS, SIDE = 16, 96
 Middle = Callable[[Net, str], str]
 
@@ -112,7 +112,7 @@ OPTIMIZED: dict[str, tuple[Callable[[], onnx.ModelProto], float]] = {
 @pytest.mark.parametrize("name", OPTIMIZED)
 def test_tiles_go_through_what_optimizations_make(name: str, tmp_path: Path) -> None:
     build, share = OPTIMIZED[name]
-    options = Options(threads=2, optimize="all")
+    options = Options(session="recipe", threads=2, optimize="all")
     before = subject(build(), tmp_path, options)
     plan = within(share, before)
     after = tiled_subject(before, plan)

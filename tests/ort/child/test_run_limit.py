@@ -105,14 +105,14 @@ def test_children_that_end_are_learned_from(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 def test_limits_are_numbers_of_seconds(seconds: float) -> None:
     with pytest.raises(UsageError, match="--run-limit"):
-        Options(run_limit=seconds)
+        Options(session="recipe", run_limit=seconds)
     with pytest.raises(UsageError, match="--time-limit"):
-        Options(time_limit=seconds)
+        Options(session="recipe", time_limit=seconds)
 
 
 def test_memory_is_a_number_of_bytes_above_zero() -> None:
     with pytest.raises(UsageError, match="--run-memory"):
-        Options(run_memory=0)
+        Options(session="recipe", run_memory=0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts what a process asks for")
