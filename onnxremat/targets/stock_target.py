@@ -64,6 +64,7 @@ _LAID_OUT_BY_SHAPE = frozenset(
     {"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "Resize", "Upsample"}
 )
 
+_CHANNELS = 1
 _WARM_PERCENTS = (0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 30)
 
 
@@ -313,16 +314,23 @@ def how(result: "RewriteResult") -> str:
 
 
 def _state_types(graph: onnx.GraphProto, profile: RunProfile, fused: frozenset[str]) -> None:
-    """State the types of what pools read, and of what is added up where it is made (`fused`): by
-    those the runtime lays pools out in blocks and fuses additions or not, as in the original, and
-    behind the edges that keep the order it can infer none. Of other values nothing is stated:
-    buffers of known sizes are shared by size, across the order of the plan."""
+    """State the types of what is added up where it is made (`fused`), and the channels of what
+    pools read: by those the runtime fuses additions or not, and lays pools out in blocks, as in the
+    original, and behind the edges that keep the order it can infer none. Of other values nothing
+    is stated, and no more of those: buffers of known sizes are shared by size, across the order of
+    the plan, and held in between (15.6 MB of a U-Net in tiles are 28.2 MB then)."""
     read = {node.input[0] for node in graph.node if node.op_type in _LAID_OUT_BY_SHAPE} | fused
     read -= {value.name for value in graph.output}
     for number, ran in profile.nodes.items():
         for name, kind in zip(graph.node[number].output, ran.outputs, strict=False):
-            if name in read and kind is not None:
-                graph.value_info.append(value_info(name, kind))
+            if name not in read or kind is None:
+                continue
+            stated = value_info(name, kind)
+            if name not in fused:
+                for axis, dim in enumerate(stated.type.tensor_type.shape.dim):
+                    if axis != _CHANNELS:
+                        dim.Clear()
+            graph.value_info.append(stated)
 
 
 def _enough_row(result: "RewriteResult") -> tuple[tuple[str, str], ...]:

@@ -26,7 +26,6 @@ from onnxremat_rewriters.release import release
 from onnxremat_rewriters.stock.body import Edges
 from onnxremat_rewriters.stock.build import StockModel, stock, with_weights_in_function
 from onnxremat_rewriters.stock.checked_sizes import Sizes
-from onnxremat_rewriters.stock.facts import inferred_types
 from onnxremat_rewriters.stock.opset import with_sequences
 from onnxremat_rewriters.stock.optimized import in_plan_order
 
@@ -55,7 +54,6 @@ _PARTS: Mapping[Variant, Mapping[str, Any]] = {
     Variant.PLAN: {},
     Variant.WARM_PLAN: {},
 }
-POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
 _WARM = frozenset({Variant.CHAIN, Variant.WARM_PLAN})
 _CHAINED = _WARM | {Variant.PLAN}
 IN_TILES = (Variant.CHAIN, Variant.PLAN, Variant.WARM_PLAN)
@@ -190,13 +188,8 @@ class PlannedModel:
             pair = pair if original.optimized_otherwise(plain.model) else plain
         ordered = in_plan_order(pair.model, flat)
         if self.weights is Weights.EXTERNAL and pooled_in_blocks(original.kernels):
-            # Pools are laid out in blocks when the file is opened, where that is known.
-            types = inferred_types(flat, flat.graph.node)
-            pools = [node for node in ordered.graph.node if node.op_type in POOLS]
-            known = dict.fromkeys(node.input[0] for node in pools if node.input[0] in types)
-            ordered.graph.value_info.extend(
-                onnx.ValueInfoProto(name=name, type=types[name]) for name in known
-            )
+            # Pools are laid out in blocks when the file is opened, by what is stated.
+            ordered.graph.value_info.extend(self.model.graph.value_info)
         return pair, ordered
 
     def _most_held(self) -> int:

@@ -146,6 +146,22 @@ def test_a_stock_plan_is_predicted_before_it_is_measured(
     assert abs(expected - min(hidden)) < max(0.12 * expected, 1_000_000)
 
 
+def test_of_what_pools_read_only_channels_are_stated(unet: Path) -> None:
+    """Where more is known, buffers are shared by size and held in between."""
+    subject = prepare(unet, Options(session="stock", threads=1))
+    target, graph = StockTarget.of(subject), subject.imported.graph
+    plan = make_plan(Problem(graph, target.rules), given_order(graph), "own", peak_bound_bytes=0)
+    forecast = target.forecast(subject, plan)
+    assert forecast.rewritten is not None
+    made = forecast.rewritten.model.graph
+    read = {n.input[0] for n in made.node if n.op_type in ("MaxPool", "Resize", "Upsample")}
+    stated = {v.name: v.type.tensor_type.shape.dim for v in made.value_info}
+    assert stated and set(stated) <= read | target.fused(subject)
+    for name in stated.keys() - target.fused(subject):
+        known = [axis for axis, dim in enumerate(stated[name]) if dim.HasField("dim_value")]
+        assert (known, len(stated[name])) == ([1], 4)
+
+
 def test_a_static_plan_is_written_beside_the_model(unet_train: Path, tmp_path: Path) -> None:
     output, plan_output = tmp_path / "m.onnx", tmp_path / "m.json"
     options = Options(runtime="generic", threads=1, time_limit=3)
