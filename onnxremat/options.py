@@ -118,13 +118,14 @@ class FrontierOptions(ModelFields):
 class Options(ModelFields):
     """What `rewrite` takes.
 
-    `runtime` and `session` choose the target, a row of `target_table.TARGETS`: "ort-cpu" with a
-    file that is opened with the options stored in it ("recipe") or with ONNX Runtime's defaults
-    ("stock"), or "generic" for a runtime without an allocator. `order`: who keeps the order, the
-    session option of that name in the file ("priority"), or the positions of the nodes alone
-    ("default"); then nothing is recomputed. `optimize`: the level of the runtime's own
-    optimizations that are done before the plan. `planner`: a name in PLANNERS. `recompute`: whether
-    nodes may run again. `tiling`: whether ops may be cut (where the target allows it, and not with
+    `runtime` and `session` choose the target, a row of `target_table.TARGETS` (without a session
+    the first one of the runtime): "ort-cpu" with a file that is opened with the options stored in
+    it ("recipe") or with ONNX Runtime's defaults ("stock"), or "generic" for a runtime without an
+    allocator. `order`: who keeps the order, the session option of that name in the file
+    ("priority"), or the positions of the nodes alone ("default"); then nothing is recomputed.
+    `optimize`: the level of the runtime's own optimizations that are done before the plan.
+    `planner`: a name in PLANNERS. `recompute`: whether nodes may run again. `tiling`: whether ops
+    may be cut (where the target allows it, and not with
     `order` "default"). `allow_rounding`: whether ops may be cut, or replaced by others that need
     less workspace, where that rounds differently. `allow_ops`: custom op types that may be
     recomputed. `costs`: where op times come from, "model" or "measured". `verify`: run both models
@@ -148,7 +149,7 @@ class Options(ModelFields):
     """
 
     runtime: str = "ort-cpu"
-    session: str = "recipe"
+    session: str | None = None
     order: str = ExecutionOrder.PRIORITY.value
     optimize: str = "none"
     portable: bool = True

@@ -157,8 +157,8 @@ TARGETS: Mapping[str, TargetInfo] = {
 }
 
 
-def chosen_target(session: str, runtime: str) -> TargetInfo:
-    """The row that two options choose.
+def chosen_target(session: str | None, runtime: str) -> TargetInfo:
+    """The row that two options choose; without a session the first one of the runtime.
 
     Raises UsageError if no target has one of them, or none has both.
     """
@@ -166,10 +166,10 @@ def chosen_target(session: str, runtime: str) -> TargetInfo:
         ("--session", session, [info.session for info in TARGETS.values()]),
         ("--runtime", runtime, [info.runtime for info in TARGETS.values()]),
     ):
-        if value not in known:
+        if value is not None and value not in known:
             names = ", ".join(dict.fromkeys(known))
             raise UsageError(f"{option}: {value!r} is none of {names}")
     for info in TARGETS.values():
-        if (info.session, info.runtime) == (session, runtime):
+        if info.runtime == runtime and session in (None, info.session):
             return info
     raise UsageError(f"--session {session} is of another runtime: not with --runtime {runtime}")

@@ -180,7 +180,7 @@ def rewrite_command(
     mem: option.Limit,
     output: option.Output = None,
     runtime: option.Runtime = "ort-cpu",
-    session: option.Session = "recipe",
+    session: option.Session = None,
     order: option.Order = "priority",
     optimize: option.Optimize = "none",
     portable: option.Portable = True,

@@ -51,10 +51,10 @@ Runtime = Annotated[
     ),
 ]
 Session = Annotated[
-    str,
+    str | None,
     typer.Option(
         help=" ".join(
-            f"{info.session}: {info.summary}."
+            f"{info.session}{' (the default)' if info is DEFAULT else ''}: {info.summary}."
             for info in TARGETS.values()
             if info.runtime == DEFAULT.runtime
         )
