@@ -148,9 +148,9 @@ class StockTrial:
         A variant is taken only if: outputs are the original's bit for bit, run either with default
         options or, if weights lie inside, without (optimisations may round differently; the
         candidate says which); with weights outside, the same kernels make them; neither the first
-        run (within 0.5 MB, the noise of it) nor later ones take more than the original's, and all
-        of it with loading less; time is as `asked`; the steps of the plan run in order, where it
-        keeps them. What does not keep the limit is looked at no further.
+        run (within 0.5 MB, the noise of it) nor later ones take more than any of the original's,
+        and all of it with loading less; time is as `asked`; the steps of the plan run in order,
+        where it keeps them. What does not keep the limit is looked at no further.
 
         `warm_bytes` is the size of the warm block, by default the most that the model holds at
         once. `reference`: the model whose bits count, if that is not the original. `tiled`: whether
@@ -258,15 +258,17 @@ class StockTrial:
     def _more_memory(self, candidate: Candidate, memory: SessionMemory) -> str:
         """Where a candidate takes more than the original, or "".
 
-        Loading leaves freed blocks to the allocator, and a first run within them seems to take next
-        to nothing: it counts as more only if it is more with loading included, too. Where weights
-        lie outside nothing is freed, so that all runs are looked at that way.
+        A first run may take more than that of the original, if a later one of those takes as much:
+        who runs it needs that anyway. Loading leaves freed blocks to the allocator, and a first run
+        within them seems to take next to nothing: it counts as more only if it is more with loading
+        included, too. Where weights lie outside nothing is freed, so that all runs are looked at
+        that way.
         """
         before = self.before
         spare = 0 if candidate.pair is None else self._released(memory)
         if memory.steady_bytes > before.steady_bytes + spare:
             return "later runs take more memory"
-        first = memory.first_bytes - before.first_bytes
+        first = memory.first_bytes - max(before.run_peaks_bytes)
         with_loading = first + memory.loaded_bytes - before.loaded_bytes
         if min(first, with_loading) > FIRST_RUN_NOISE_BYTES:
             return "the first run takes more memory"

@@ -113,6 +113,10 @@ class TileSearch:
         found = self._fastest(budget_bytes)
         if found is None:
             return self._as_plan(None, self._reasons(self._own_peak - 1))
+        if not found.options:
+            smallest = f"the smallest peak found in tiles is {format_bytes(self._peak)}"
+            said = f"{smallest}, which is within {ALIKE:.0%} of that of whole ops"
+            return self._as_plan(None, (said,))
         if budget_bytes is None or found.peak_bytes <= budget_bytes:
             return self._as_plan(found, ())
         missed = (

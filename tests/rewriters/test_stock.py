@@ -15,11 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxremat.core.errors import ModelError
 from onnxremat.importer.execution_order import default_order
 from onnxremat.importer.nodes import captured
+from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.library import RUNTIME_ERRORS
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.executed_steps import check_order
 from onnxremat.ort.measuring.measure import in_memory, run_outputs
-from onnxremat.ort.measuring.session_memory import measure_session
+from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
 from onnxremat.ort.recipe import STOCK
 from onnxremat.targets.stock_original import StockOriginal
 from onnxremat.targets.stock_trial import ABOVE, Asked, StockTrial
@@ -436,6 +437,31 @@ def test_the_original_comes_back_if_nothing_is_better() -> None:
     assert result.model == model
     assert result.memory == result.original
     assert result.candidates[0].reason
+
+
+@pytest.mark.parametrize(
+    ("own", "made", "reason"),
+    [
+        ((17, 34), (18, 18), ""),
+        ((17, 34), (35, 18), "the first run takes more memory"),
+        ((17, 17), (18, 16), "the first run takes more memory"),
+        ((17, 34), (17, 35), "later runs take more memory"),
+    ],
+)
+def test_the_first_run_may_take_what_later_ones_of_the_original_do(
+    own: tuple[int, int], made: tuple[int, int], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pattern of the first run makes later ones take twice as much, by default."""
+
+    def measured(original: StockOriginal, source: ModelSource) -> SessionMemory:
+        peaks = own if source is original.source else made
+        return SessionMemory(1 << 20, tuple(megabytes << 20 for megabytes in peaks))
+
+    monkeypatch.setattr(StockOriginal, "measured", measured)
+    model = wide()
+    trial = StockTrial(once(model), variants=(Variant.WRAP,))
+    (candidate,) = trial.rewrite(model, Asked(10.0)).candidates
+    assert candidate.reason == reason
 
 
 def test_what_is_above_the_limit_is_looked_at_no_further() -> None:

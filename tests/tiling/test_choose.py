@@ -32,6 +32,7 @@ from onnxremat.tiling import (
     tiled_subject,
     uncut_bound,
 )
+from onnxremat.tiling import choose as choose_module
 from onnxremat.tiling import tiling_plan as bounds
 from onnxremat.tiling.routes import TOLERANCE
 from onnxremat.tiling.sequence import Sequence, droppable
@@ -227,6 +228,16 @@ def test_of_a_model_with_parts_that_can_be_cut_it_is_not_said_that_it_has_none()
     assert reason.startswith(
         "no part of the model was found that holds less when it is cut: lrn1: LRN: "
     )
+
+
+def test_tiles_that_save_next_to_nothing_are_none_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choose_module, "ALIKE", 99.0)
+    plan = choose("transformer", None)
+    assert not plan.regions
+    assert plan.reasons[0].startswith("the smallest peak found in tiles is ")
+    assert plan.reasons[0].endswith("within 9900% of that of whole ops")
 
 
 def test_regions_start_behind_an_op_that_is_not_cut() -> None:
