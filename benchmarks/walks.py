@@ -108,7 +108,7 @@ def options_walk(root: Path) -> tuple[list[Station], list[str]]:
     found: list[Station] = []
     back: list[str] = []
     waiting = [
-        (one, (one.module,)) for one in reversed(by_name.get("rewrite", "--session=recipe", []))
+        (one, (one.module,)) for one in reversed(by_name.get("rewrite", []))
     ]
     while waiting:
         station, way = waiting.pop()
