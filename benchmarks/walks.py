@@ -107,9 +107,7 @@ def options_walk(root: Path) -> tuple[list[Station], list[str]]:
         by_name.setdefault(station.name, []).append(station)
     found: list[Station] = []
     back: list[str] = []
-    waiting = [
-        (one, (one.module,)) for one in reversed(by_name.get("rewrite", []))
-    ]
+    waiting = [(one, (one.module,)) for one in reversed(by_name.get("rewrite", []))]
     while waiting:
         station, way = waiting.pop()
         if station in found:

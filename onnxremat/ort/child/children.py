@@ -28,7 +28,7 @@ from pathlib import Path
 
 from onnxremat.core.errors import ModelError
 from onnxremat.ort.child.job_object import close_handle, killed_on_close
-from onnxremat.ort.child.run_limit import current_limit
+from onnxremat.ort.child.run_limit import LATER, current_limit
 
 START = "onnxremat.ort.child.start"
 _DROPPED = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "PYTHON", "OMP_", "KMP_", "ORT_", "MEMRAY_")
@@ -65,9 +65,11 @@ def run_child(
         try:
             _, log = child.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
+            earlier = limit.seconds() > limit.granted_seconds
+            why = f" ({LATER} times what a process of this model took before)" if earlier else ""
             raise ModelError(
-                f"ONNX Runtime did not come to an end in {seconds:.0f} s: a loop in the model may "
-                "run for ever; if it only takes long, --run-limit gives it more time"
+                f"ONNX Runtime did not come to an end in {seconds:.0f} s{why}: a loop in the model "
+                "may run for ever; if it only takes long, --run-limit gives it more time"
             ) from None
     limit.learn(time.monotonic() - started - budget_seconds)
     return Ended(child.returncode, log)

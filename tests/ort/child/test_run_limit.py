@@ -70,6 +70,13 @@ def test_a_loop_that_keeps_what_it_makes_has_a_limit_of_memory(tmp_path: Path) -
         run_outputs(source, {"x": np.ones(1 << 20, np.float32)}, RECIPE)
 
 
+def test_where_earlier_processes_give_more_time_that_is_said(tmp_path: Path) -> None:
+    limit_runs(0.1)
+    current_limit().learn(0.05)
+    with pytest.raises(ModelError, match=r"an end in 1 s \(20 times what a process .* before\)"):
+        run_child(worker(tmp_path, SLEEPER), tmp_path / "job")
+
+
 def test_no_process_stays(tmp_path: Path) -> None:
     limit_runs(2)
     with pytest.raises(ModelError, match="did not come to an end"):
