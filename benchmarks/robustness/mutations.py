@@ -13,7 +13,7 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError, Message
 
-RECORD = "onnxremat.core.problem"
+RECORD = "onnxremat.plan"
 
 _LARGE = 1 << 20
 

@@ -1,6 +1,6 @@
 """The record of a plan, kept in the metadata of the file that was written for it.
 
-The file's `metadata_props` entry `onnxremat.core.problem` holds JSON. `open_session` needs the
+The file's `metadata_props` entry `onnxremat.plan` holds JSON. `open_session` needs the
 recipe and the input shapes; the rest says where the file comes from.
 """
 
@@ -16,7 +16,7 @@ from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.ort.library import RUNTIME_VERSION
 from onnxremat.ort.recipe import OptimizationLevel, Recipe, require_usable, typed, typed_size
 
-METADATA_KEY = "onnxremat.core.problem"
+METADATA_KEY = "onnxremat.plan"
 RECORD_VERSION = 2
 RUNTIME = "onnxruntime"
 

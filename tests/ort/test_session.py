@@ -20,6 +20,8 @@ from onnxremat.ort.library import RUNTIME_VERSION, ort
 from onnxremat.ort.recipe import RECIPE
 from onnxremat.ort.record import METADATA_KEY, PlanRecord, attach_record, file_record, read_record
 from onnxremat.ort.session import PlannedSession, open_session
+from onnxremat_rewriters.recompute import MARK
+from onnxremat_rewriters.stock import STOCK_KEY
 from tests.ort.build import FLOAT, model, node, value
 
 PLAIN = model([node("Neg", ["x"], ["y"])], [value("x", FLOAT, ["n", 3])], ["y"])
@@ -35,6 +37,8 @@ RECORD = PlanRecord.of(
     original_sha256="ab" * 32,
     executed=("first", "second"),
 )
+NAMES_IN_FILES = {"record": "onnxremat.plan", "stock": "onnxremat.stock", "mark": "__onnxremat_dup"}
+"""They stay as they are, whatever becomes of the modules: files with them are where models run."""
 GOOD = np.arange(6, dtype=np.float32).reshape(2, 3)
 BAD = np.ones((4, 3), np.float32)
 REFUSED = r"input 'x' has shape \[4, 3\], but this file was planned for \[2, 3\]"
@@ -45,6 +49,12 @@ def planned(tmp_path: Path) -> Path:
     path = tmp_path / "planned.onnx"
     onnx.save(attach_record(PLAIN, RECORD), path)
     return path
+
+
+def test_names_in_files_are_those_of_earlier_files() -> None:
+    assert {"record": METADATA_KEY, "stock": STOCK_KEY, "mark": MARK} == NAMES_IN_FILES
+    made = attach_record(PLAIN, RECORD)
+    assert [entry.key for entry in made.metadata_props] == ["onnxremat.plan"]
 
 
 def test_a_record_survives_json() -> None:
