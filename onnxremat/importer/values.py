@@ -7,6 +7,9 @@ from math import prod
 
 from onnx import TensorProto, TypeProto
 
+MOST_DIMENSIONS = 64
+"""Of numpy's arrays: what has more cannot be fed, nor looked at where it is stored."""
+
 _BITS = {
     "float": 32,
     "double": 64,

@@ -23,7 +23,7 @@ from onnxremat.core.units import LARGEST_SIZE
 from onnxremat.importer.calls import all_graphs, check_calls
 from onnxremat.importer.nodes import subgraphs
 from onnxremat.importer.sorting import describe
-from onnxremat.importer.values import dtype_name, tensor_type
+from onnxremat.importer.values import MOST_DIMENSIONS, dtype_name, tensor_type
 
 _LARGEST_VERSION = 2**31 - 1
 _ATTRIBUTE_TYPES = frozenset(AttributeProto.AttributeType.values()) - {AttributeProto.UNDEFINED}
@@ -168,6 +168,10 @@ def _check_dims(dims: Iterable[int], label: str) -> None:
     if any(size < 0 for size in sizes):
         shown = printable(str(list(sizes)), _SHOWN)
         raise ModelError(f"{label} has a negative size: {shown}")
+    if len(sizes) > MOST_DIMENSIONS:
+        raise ModelError(
+            f"{label} has {len(sizes)} dimensions; values of at most {MOST_DIMENSIONS} can be read"
+        )
 
 
 def _require_text(what: str, texts: Iterable[object]) -> None:

@@ -128,6 +128,10 @@ BROKEN: dict[str, tuple[ModelProto, str]] = {
         "but not the data of that",
     ),
     "negative size": (changed(lambda m: m.graph.initializer[0].dims.append(-1)), "negative size"),
+    "many dimensions": (
+        changed(lambda m: m.graph.initializer[0].dims.extend([1] * 100)),
+        "dimensions; values of at most 64 can be read",
+    ),
     "offset": (changed(external("offset", "many")), "the offset of its external data is 'many'"),
     "negative offset": (changed(external("offset", "-8")), "'-8', no size"),
     "huge length": (changed(external("length", "9" * 40)), "the length of its external data"),

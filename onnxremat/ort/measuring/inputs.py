@@ -18,6 +18,7 @@ from onnx import TensorProto
 from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.core.text import printable
 from onnxremat.core.units import LARGEST_SIZE, format_bytes
+from onnxremat.importer.values import MOST_DIMENSIONS
 from onnxremat.ort.child.machine import memory_bytes
 from onnxremat.ort.child.wire import Array, is_foreign
 from onnxremat.ort.measuring.feeds import read_feeds
@@ -29,9 +30,6 @@ _TEXT_BYTES = 200
 _MADE_AT_ONCE = 1 << 20
 """So many elements are drawn as random numbers of eight bytes, then kept as what they become: an
 input takes its own size while it is made, and a few MB."""
-
-_MOST_DIMENSIONS = 64
-"""Of numpy's arrays."""
 
 _SHOWN = 200
 _UNSUPPORTED = ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "FLOAT8E8M0", "UNDEFINED")
@@ -91,10 +89,10 @@ def _require_room(specs: Iterable[InputSpec], shapes: Mapping[str, tuple[int, ..
     room = memory_bytes()
     for spec in specs:
         shape = shapes[spec.name]
-        if len(shape) > _MOST_DIMENSIONS:
+        if len(shape) > MOST_DIMENSIONS:
             raise ModelError(
                 f"input {spec.name!r} has {len(shape)} dimensions; values of at most "
-                f"{_MOST_DIMENSIONS} can be made"
+                f"{MOST_DIMENSIONS} can be made"
             )
         bytes_each = _element_bytes(spec)
         if 0 in shape and prod(size or 1 for size in shape) * bytes_each > LARGEST_SIZE:
