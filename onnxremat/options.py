@@ -125,11 +125,10 @@ class Options(ModelFields):
     ("priority"), or the positions of the nodes alone ("default"); then nothing is recomputed.
     `optimize`: the level of the runtime's own optimizations that are done before the plan.
     `planner`: a name in PLANNERS. `recompute`: whether nodes may run again. `tiling`: whether ops
-    may be cut (where the target allows it, and not with
-    `order` "default"). `allow_rounding`: whether ops may be cut, or replaced by others that need
-    less workspace, where that rounds differently. `allow_ops`: custom op types that may be
-    recomputed. `costs`: where op times come from, "model" or "measured". `verify`: run both models
-    and compare.
+    may be cut (where the target allows it, and not with `order` "default"). `allow_rounding`:
+    whether ops may be cut, or replaced by others that need less workspace, where that rounds
+    differently. `allow_ops`: custom op types that may be recomputed. `costs`: where op times come
+    from, "model" or "measured". `verify`: run both models and compare.
 
     `portable` and `embed_weights`: whether a file of default options is for any processor or for
     the kind of this one, and whether its weights lie in it or in a file beside it (`weights`; those

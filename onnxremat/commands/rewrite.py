@@ -184,9 +184,9 @@ def rewrite(
     subject = prepare(loaded, options, progress)
     if options.verify:
         require_expanded_alike(subject.feed)
-    if options.verify and not same_from_the_start(subject.feed, subject.released.model):
-        progress(UNSETTLED)
-        subject = unsettled(subject)
+        if not same_from_the_start(subject.feed, subject.released.model):
+            progress(UNSETTLED)
+            subject = unsettled(subject)
     planning = partial(
         _plan_and_verify,
         subject,

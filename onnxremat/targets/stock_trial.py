@@ -192,7 +192,7 @@ class StockTrial:
         for candidate in built:
             if chosen is None and candidate.memory is not None:
                 self.progress(f"checking the variant '{candidate.variant}'")
-                candidate = self._judged(candidate, asked, reference)
+                candidate = self._judged(planned, candidate, asked, reference)
                 if not candidate.reason:
                     chosen = candidate
             candidates.append(candidate)
@@ -213,7 +213,13 @@ class StockTrial:
         except ModelError as error:
             return Candidate(variant, reason=str(error))
 
-    def _judged(self, candidate: Candidate, asked: Asked, reference: onnx.ModelProto) -> Candidate:
+    def _judged(
+        self,
+        planned: PlannedModel,
+        candidate: Candidate,
+        asked: Asked,
+        reference: onnx.ModelProto,
+    ) -> Candidate:
         """The candidate with everything asked that decides; `reason` if it must not be taken."""
         original, file, memory = self.original, candidate.file, candidate.memory
         assert file is not None
@@ -235,8 +241,10 @@ class StockTrial:
             other = original.runs_otherwise(file.source, more=asked.replaced)
             if other:
                 return replace(candidate, reason=f"other bits are possible: {other}")
-        if file.order is not None and not file.order.as_planned:
-            return replace(candidate, reason=f"{file.order.inversions} steps ran out of order")
+        order = file.order or planned.in_order(candidate.variant, file)
+        candidate = replace(candidate, file=replace(file, order=order))
+        if order is not None and not order.as_planned:
+            return replace(candidate, reason=f"{order.inversions} steps ran out of order")
         candidate = replace(candidate, times=self._times(file.source, asked.time_ratio))
         return replace(candidate, reason=_slower(candidate.times, asked.time_ratio))
 

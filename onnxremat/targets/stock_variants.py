@@ -108,8 +108,7 @@ class PlannedModel:
             if pair is None:
                 return Written(original.model, original.source)
             return Written(pair.model, pair.source(), pair=pair)
-        written = self._optimized_as(variant) if self.optimizes_first else self._opened_as(variant)
-        return replace(written, order=self.in_order(variant, written))
+        return self._optimized_as(variant) if self.optimizes_first else self._opened_as(variant)
 
     def _opened_as(self, variant: Variant) -> Written:
         """A variant of the planned model, which the runtime optimizes when it opens the file: then
@@ -157,8 +156,8 @@ class PlannedModel:
             made = self._chained(ordered, variant, edges=edges, **parts)
             file = pair.guarded(made.model)
             written = Written(file.model, file.source(), made, file)
-            order = self.in_order(variant, written)
-            if order is None or order.as_planned:
+            written = replace(written, order=self.in_order(variant, written))
+            if written.order is None or written.order.as_planned:
                 break
         return written
 

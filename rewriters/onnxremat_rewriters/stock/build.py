@@ -97,8 +97,7 @@ def stock(
         weights = constants.names if local else frozenset[str]()
         graph = wrapped(
             result, nodes, sequence, forms, plan.types,
-            local_weights=weights,
-            stated=stated, sizes=sizes,
+            local_weights=weights, stated=stated, sizes=sizes,
         )  # fmt: skip
         result.graph.CopyFrom(graph)
     else:
