@@ -83,8 +83,9 @@ class ModelFields:
         if self.seed < 0:
             raise UsageError(f"--seed: {self.seed} is negative")
         _require_seconds("--run-limit", self.run_limit)
-        if self.run_memory is not None and self.run_memory <= 0:
-            raise UsageError(f"--run-memory: {self.run_memory} is not a number of bytes above 0")
+        memory = self.run_memory
+        if memory is not None and (type(memory) is not int or memory <= 0):
+            raise UsageError(f"--run-memory: {memory!r} is not a number of bytes above 0")
         _require_one_of("--costs", self.costs, COST_SOURCES)
         _require_one_of("--optimize", self.optimize, OPTIMIZATIONS)
         _require_one_of("--order", self.order, ORDERS)

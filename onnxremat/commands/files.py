@@ -8,6 +8,7 @@ half-way it is undone (`journal`).
 import filecmp
 import os
 import shutil
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,6 @@ from onnxremat.system.journal import (
 from onnxremat.system.temporary import process_folder, token
 
 _BLOCK_BYTES = 1 << 24
-_MODE = 0o644
 
 
 def check_outputs(loaded: LoadedModel, inputs: Path | None, targets: Sequence[Path | None]) -> None:
@@ -53,6 +53,12 @@ def check_outputs(loaded: LoadedModel, inputs: Path | None, targets: Sequence[Pa
         if place in seen:
             raise UsageError(f"cannot write {target}: model and plan need a file each")
         seen.add(place)
+
+
+def _let_no_more_read(copy: str, source: Path) -> None:
+    """A copy is for those who may read what it is of, as far as new files are for them."""
+    modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (copy, source)]
+    os.chmod(copy, modes[0] & modes[1] | stat.S_IRUSR | stat.S_IWUSR)
 
 
 def _is_same_file(a: Path, b: Path) -> bool:
@@ -183,11 +189,11 @@ class _Writing:
                 with content.open("rb") as source:
                     while block := source.read(_BLOCK_BYTES):
                         file.write(block)
+                _let_no_more_read(step.temporary, content)
             else:
                 file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(step.temporary, _MODE)
         self.steps[-1] = replace(step, identity=identity(step.temporary))
 
     def place(self) -> None:

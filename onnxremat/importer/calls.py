@@ -21,7 +21,8 @@ MOST_CALLS = 100
 MOST_EXPANDED_NODES = 2_000_000
 """A model's nodes, its functions expanded."""
 
-_Key = tuple[str, str, str]
+Key = tuple[str, str, str]
+"""Domain, name and overload: of a function, or of what a node calls."""
 
 
 def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
@@ -44,8 +45,8 @@ def check_calls(model: ModelProto) -> None:
     """
     if not model.functions:
         return
-    known = {_key(function) for function in model.functions}
-    calls = {_key(function): _called(function.node, known) for function in model.functions}
+    known = {function_key(function) for function in model.functions}
+    calls = {function_key(function): _called(function.node, known) for function in model.functions}
     size, depth = _sizes(calls)
     if len(size) < len(calls):
         name = min(name for _, name, _ in calls.keys() - size.keys())
@@ -61,21 +62,21 @@ def check_calls(model: ModelProto) -> None:
         raise ModelError(f"its functions call each other more than {MOST_CALLS} deep")
 
 
-_Calls = tuple[int, Mapping[_Key, int]]
+_Calls = tuple[int, Mapping[Key, int]]
 """How many nodes are no calls, and how often which function is called."""
 
 
-def _sizes(calls: Mapping[_Key, _Calls]) -> tuple[dict[_Key, int], dict[_Key, int]]:
+def _sizes(calls: Mapping[Key, _Calls]) -> tuple[dict[Key, int], dict[Key, int]]:
     """Nodes that a function expands into, and how deep it calls. Without those that wait for
     themselves."""
-    callers: dict[_Key, list[_Key]] = {key: [] for key in calls}
+    callers: dict[Key, list[Key]] = {key: [] for key in calls}
     for key, (_, callees) in calls.items():
         for callee in callees:
             callers[callee].append(key)
     waiting = {key: len(callees) for key, (_, callees) in calls.items()}
     ready = [key for key, count in waiting.items() if count == 0]
-    size: dict[_Key, int] = {}
-    depth: dict[_Key, int] = {}
+    size: dict[Key, int] = {}
+    depth: dict[Key, int] = {}
     while ready:
         key = ready.pop()
         size[key] = _expanded(calls[key], size)
@@ -87,18 +88,19 @@ def _sizes(calls: Mapping[_Key, _Calls]) -> tuple[dict[_Key, int], dict[_Key, in
     return size, depth
 
 
-def _expanded(calls: _Calls, size: Mapping[_Key, int]) -> int:
+def _expanded(calls: _Calls, size: Mapping[Key, int]) -> int:
     own, callees = calls
     return own + sum(count * size[callee] for callee, count in callees.items())
 
 
-def _called(nodes: Iterable[NodeProto], known: Collection[_Key]) -> _Calls:
-    found = Counter(_name(n.domain, n.op_type, n.overload) for n in _nodes_at_any_depth(nodes))
+def _called(nodes: Iterable[NodeProto], known: Collection[Key]) -> _Calls:
+    found = Counter(call_key(n.domain, n.op_type, n.overload) for n in nodes_at_any_depth(nodes))
     calls = {key: count for key, count in found.items() if key in known}
     return found.total() - sum(calls.values()), calls
 
 
-def _nodes_at_any_depth(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def nodes_at_any_depth(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes, and those in their bodies."""
     for node in nodes:
         yield node
         for body in subgraphs(node):
@@ -106,9 +108,11 @@ def _nodes_at_any_depth(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
                 yield from graph.node
 
 
-def _key(function: FunctionProto) -> _Key:
-    return _name(function.domain, function.name, function.overload)
+def function_key(function: FunctionProto) -> Key:
+    """What nodes call a function by."""
+    return call_key(function.domain, function.name, function.overload)
 
 
-def _name(domain: str, op_type: str, overload: str) -> _Key:
+def call_key(domain: str, op_type: str, overload: str) -> Key:
+    """What a node calls a function by, if there is one of that name."""
     return "" if domain in DEFAULT_DOMAINS else domain, op_type, overload

@@ -15,12 +15,12 @@ from typing import cast
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, inliner
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 from onnx.defs import OpSchema
 
 from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.importer.external import check_external_files, data_files
-from onnxremat.importer.inference import ONNX_ERRORS
+from onnxremat.importer.functions import with_functions_expanded
 from onnxremat.importer.nodes import DEFAULT_DOMAINS, available_names, local_names
 from onnxremat.importer.sorting import describe, sorted_nodes
 from onnxremat.importer.wellformed import check_references, check_well_formed
@@ -29,8 +29,6 @@ LARGEST_FILE_BYTES = 2**31 - 1
 """What protobuf reads; larger models have their weights in other files."""
 
 _SHOWN = 100
-_RUNTIME_DOMAINS = ("com.microsoft", "com.ms.", "org.pytorch.")
-"""How the domains of ONNX Runtime's own operators begin."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ def _checked(model: ModelProto, path: Path | None, base_dir: Path, digest: str) 
     files = data_files(model)
     inlined = len(model.functions) > 0
     if inlined:
-        model = _inline_functions(model)
+        model = with_functions_expanded(model)
     check_references(model.graph)
     _check_names(model.graph)
     _check_nodes(model)
@@ -152,30 +150,6 @@ def _check_header(model: ModelProto) -> None:
         raise ModelError("not an ONNX model: its graph has neither nodes nor outputs")
     if not model.opset_import:
         raise ModelError("not a complete ONNX model: it names no operator set")
-
-
-def _inline_functions(model: ModelProto) -> ModelProto:
-    """The model with its functions expanded as ONNX Runtime does: it does not look at one in a
-    domain of standard operators. In a domain of its own it runs an operator that it has, and the
-    function otherwise: such a model is refused."""
-    for function in model.functions:
-        if function.domain.startswith(_RUNTIME_DOMAINS):
-            raise ModelError(
-                f"its function {function.name!r} is in the domain {function.domain!r} of ONNX "
-                "Runtime's own operators: which of the two is run depends on the runtime"
-            )
-    ignored = [(f.domain, f.name) for f in model.functions if _is_standard(f.domain)]
-    try:
-        made = inliner.inline_selected_functions(model, ignored, exclude=True)
-    except ONNX_ERRORS as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"its model-local functions cannot be expanded: {reason}") from None
-    del made.functions[:]
-    return made
-
-
-def _is_standard(domain: str) -> bool:
-    return domain in DEFAULT_DOMAINS or domain.startswith("ai.onnx.")
 
 
 def _check_names(graph: GraphProto) -> None:

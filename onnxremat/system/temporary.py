@@ -47,6 +47,8 @@ class _Own:
 
 
 _own = _Own()
+_unusable: set[str] = set()
+"""Places where no folder could be made, though the system said so."""
 _making = threading.Lock()
 
 
@@ -118,7 +120,8 @@ def temporary_place() -> Path:
     signal leaves. Raises FileNotFoundError if there is none.
     """
     if tempfile.tempdir is None:
-        tempfile.tempdir = next(filter(_may_be_written, _candidates()), None)
+        places = (one for one in _candidates() if one not in _unusable and _may_be_written(one))
+        tempfile.tempdir = next(places, None)
     return Path(tempfile.gettempdir())
 
 
@@ -126,7 +129,10 @@ def _candidates() -> Iterator[str]:
     """Absolute paths, those that the environment names first."""
     named = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
     usual = [] if sys.platform == "win32" else ["/tmp", "/var/tmp", "/usr/tmp"]
-    return (os.path.abspath(path) for path in (*named, *usual) if path)
+    for path in (*named, *usual):
+        with suppress(FileNotFoundError):  # a relative one, in a folder that is gone
+            if path:
+                yield os.path.abspath(path)
 
 
 def _may_be_written(folder: str) -> bool:
@@ -188,29 +194,45 @@ def _is_private(path: Path) -> bool:
 
 
 def _make() -> None:
-    """A new folder with its lock held. It is known before it is there, so that whatever happens
-    between the two, `clean_up` finds it."""
+    """A new folder with its lock held, in the first place where one can be made."""
     try:
-        place = temporary_place()
-        for _ in range(_ATTEMPTS):
-            name = PREFIX + os.urandom(_TOKEN_BYTES).hex()
-            _own.process, _own.lock, _own.path = os.getpid(), None, place / name
-            _own.path.mkdir(mode=0o700)
+        while True:
+            place = None
+            place = temporary_place()
             try:
-                _own.lock = _locked(_own.path)
-            except FileNotFoundError:  # swept before it was locked
-                continue
-            except OSError:  # no locks here: nobody sweeps either
+                _make_in(place)
                 break
-            if _own.lock is not None:
-                break
-        else:
-            raise UsageError(f"cannot keep a temporary folder in {place}: it is removed at once")
+            except OSError:
+                if str(place) in _unusable or str(place) not in _candidates():
+                    raise
+                _unusable.add(str(place))
+                tempfile.tempdir = None
     except OSError as error:
         _own.path = None
-        raise UsageError(f"cannot make a temporary folder: {error.strerror or error}") from None
+        where = "" if place is None else f" in {place}"
+        why = error.strerror or error
+        raise UsageError(f"cannot make a temporary folder{where}: {why}") from None
     atexit.unregister(clean_up)
     atexit.register(clean_up)
+
+
+def _make_in(place: Path) -> None:
+    """A new folder in a place. It is known before it is there, so that whatever happens between the
+    two, `clean_up` finds it. Raises OSError if there can be none."""
+    for _ in range(_ATTEMPTS):
+        name = PREFIX + os.urandom(_TOKEN_BYTES).hex()
+        _own.process, _own.lock, _own.path = os.getpid(), None, place / name
+        _own.path.mkdir(mode=0o700)
+        try:
+            _own.lock = _locked(_own.path)
+        except FileNotFoundError:  # swept before it was locked
+            continue
+        except OSError:  # no locks here: nobody sweeps either
+            break
+        if _own.lock is not None:
+            break
+    else:
+        raise UsageError(f"cannot keep a temporary folder in {place}: it is removed at once")
 
 
 def _locked(folder: Path) -> int | None:

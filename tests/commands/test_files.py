@@ -2,6 +2,8 @@
 
 import os
 import signal
+import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -393,6 +395,22 @@ def test_a_model_never_stands_beside_weights_of_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("place")
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")
+def test_copies_are_for_those_who_may_read_the_weights(tmp_path: Path) -> None:
+    """And new files are as the process makes them."""
+    private, target = tmp_path / "w.bin", tmp_path / "out"
+    private.write_bytes(b"weights")
+    private.chmod(0o600)
+    for mask, modes in ((0o022, (0o600, 0o644)), (0o077, (0o600, 0o600))):
+        made = [target / f"{mask}.bin", target / f"{mask}.onnx"]
+        before = os.umask(mask)
+        try:
+            write_files({made[1]: b"model"}, {made[0]: private})
+        finally:
+            os.umask(before)
+        assert tuple(stat.S_IMODE(one.stat().st_mode) for one in made) == modes
+
+
 def test_weights_that_another_process_has_written_meanwhile_are_kept(tmp_path: Path) -> None:
     source, copy, model = tmp_path / "source", tmp_path / "w.bin", tmp_path / "m.onnx"
     source.write_bytes(b"weights")

@@ -195,7 +195,7 @@ def test_functions_that_the_runtime_does_not_look_at_are_not_expanded(domain: st
 
 
 def test_functions_in_a_domain_of_the_runtime_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"'Gelu' is in the domain 'com\.microsoft' of"):
+    with pytest.raises(ModelError, match=r"'Gelu' is in the domain 'com\.microsoft', where"):
         from_proto(function_of("com.microsoft", "Gelu"))
 
 

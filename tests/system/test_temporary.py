@@ -146,11 +146,31 @@ def test_a_process_that_is_swept_before_it_has_its_lock_takes_another_folder(
 
 def test_a_place_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/dev/null")
-    with pytest.raises(UsageError, match="cannot make a temporary folder: Not a directory"):
+    with pytest.raises(UsageError, match="cannot make a temporary folder in /dev/null: Not a"):
         process_folder()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder where root cannot make any: /proc")
+def test_where_no_folder_can_be_made_the_next_place_is_taken(tmp_path: Path) -> None:
+    """Root may write there, says the system, and there is room."""
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from onnxremat.system.temporary import process_folder\n"
+        "print(process_folder().parent)"
+    )
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    for folder, named in (("/", "/proc"), (str(gone), "relative")):
+        done = subprocess.run(
+            ["sh", "-c", 'cd "$1" && { test "$1" = / || rmdir "$1"; } && shift && exec "$@"', "sh", folder,
+             sys.executable, "-P", "-c", script, str(ROOT)],
+            env={**os.environ, "TMPDIR": named, "TEMP": str(tmp_path)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.stdout.strip() == str(tmp_path), done.stderr
+
+
 def test_a_full_disk_is_one_line(place: Path) -> None:
     said = f"cannot write temporary files to {place}: No space"
     with pytest.raises(UsageError, match=said), temporary_folder():

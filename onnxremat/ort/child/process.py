@@ -35,7 +35,10 @@ WORKER = "onnxremat.ort.child.worker"
 
 _LONGEST_MESSAGE = 400
 _NO_MEMORY = re.compile(
-    "bad_alloc|MemoryError|Failed to allocate memory|not enough memory|out of memory", re.IGNORECASE
+    "bad_alloc|MemoryError|(?:Failed to|cannot) allocate memory|not enough memory|out of memory"
+    "|allocation (?:still )?failed|pthread_create failed|Resource temporarily unavailable"
+    "|failed to map segment|can't start new thread",
+    re.IGNORECASE,
 )
 _SOURCE_PLACE = re.compile(
     r"/onnxruntime_src/\S+:\d+ "  # file and line
@@ -138,7 +141,10 @@ def execute(
     if child.returncode != 0 or not result.is_file():
         label = ", ".join(source.label for source in sources)
         _require_granted(child.log, label)
-        raise ModelError(f"ONNX Runtime failed on {label}: {_death(child.returncode, child.log)}")
+        granted = current_limit().memory_bytes
+        maybe = "" if granted is None else f" (--run-memory grants it {format_bytes(granted)})"
+        death = _death(child.returncode, child.log)
+        raise ModelError(f"ONNX Runtime failed on {label}: {death}{maybe}")
     answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     if "error" in answer:
         label = sources[answer.get("model", 0)].label

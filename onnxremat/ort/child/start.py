@@ -1,8 +1,8 @@
 """The first thing a child does: `python -m onnxremat.ort.child.start PARENT BYTES WORKER FOLDER`.
 
-It ties its life to that of the process PARENT, bounds its memory (to BYTES, if that is a number),
-and then is the module WORKER, which finds FOLDER as its only argument. `child` is the parent's
-side, and says what is tested.
+It ties its life to that of the process PARENT, bounds its memory (to BYTES, if that is a number,
+once the runtime is loaded), and then is the module WORKER, which finds FOLDER as its only argument.
+`children` is the parent's side, and says what is tested.
 """
 
 import os
@@ -44,11 +44,20 @@ def _watch(pipe: int) -> None:
     os._exit(1)
 
 
+def _import_runtime() -> None:
+    """Load what every job needs: libraries end in ways of their own where they get no memory."""
+    import numpy  # noqa: F401
+    import onnxruntime  # noqa: F401
+
+
 def main() -> None:
     """Become the worker."""
     parent, memory, worker = sys.argv[1:4]
     tie_to_parent(int(parent))
-    bound_memory(int(memory) if memory.isdecimal() else None)
+    bound_memory()
+    if memory.isdecimal():
+        _import_runtime()
+        bound_memory(int(memory))
     sys.argv = [worker, *sys.argv[4:]]
     runpy.run_module(worker, run_name="__main__", alter_sys=True)
 

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -117,9 +118,21 @@ def test_limits_are_numbers_of_seconds(seconds: float) -> None:
         Options(session="recipe", time_limit=seconds)
 
 
-def test_memory_is_a_number_of_bytes_above_zero() -> None:
+@pytest.mark.parametrize("memory", [0, -1, 1.5, True, float("nan"), "1GB"])
+def test_memory_is_a_number_of_bytes_above_zero(memory: Any) -> None:
     with pytest.raises(UsageError, match="--run-memory"):
-        Options(session="recipe", run_memory=0)
+        Options(session="recipe", run_memory=memory)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts what a process asks for")
+@pytest.mark.parametrize("megabytes", [1, 14, 30, 60])
+def test_where_nothing_can_start_the_limit_of_memory_is_named(
+    megabytes: int, tmp_path: Path
+) -> None:
+    """The libraries themselves end in other ways where they get no memory for their threads."""
+    limit_runs(120, megabytes << 20)
+    with pytest.raises(ModelError, match="--run-memory"):
+        run_outputs(in_memory(endless(), tmp_path), {"x": np.ones(4, np.float32)}, RECIPE)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts what a process asks for")
