@@ -355,7 +355,9 @@ def verify_stock(
         order = check_order(made, rewritten.base_dir, inputs, threads=recipe.threads)
         in_order = order.as_planned
     progress("measuring memory")
-    memory = [measure_session(source, inputs, recipe, repeats=2) for source in (old, new)]
+    memory = [
+        measure_session(source, inputs, recipe, repeats=2, returning=True) for source in (old, new)
+    ]
     before, after = map(resident_peak, memory)
     times = measure_times(
         [old, new],
@@ -379,9 +381,11 @@ def verify_stock(
 
 
 def resident_peak(memory: SessionMemory, *, loading: bool = False) -> PeakMeasurement:
-    """The most that any run takes above the loaded session; with `loading` that is included."""
-    below = memory.loaded_bytes if loading else 0
-    peaks = tuple(below + peak for peak in memory.run_peaks_bytes)
+    """The most that any run takes above the loaded session; with `loading` that is included, and
+    the most that loading takes on its way comes before the runs."""
+    peaks = memory.run_peaks_bytes
+    if loading:
+        peaks = (memory.loading_bytes, *(memory.loaded_bytes + peak for peak in peaks))
     return PeakMeasurement(max(peaks), peaks, PeakMethod.RESIDENT)
 
 

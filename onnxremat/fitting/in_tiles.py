@@ -1,7 +1,9 @@
 """Tiles for one limit: chosen, and the model in them planned and measured like any other."""
 
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import cached_property, partial
 
 from onnxremat.core.bounds import PeakBound
@@ -30,6 +32,9 @@ At last (None) the smallest peak is tried, as it is where that is asked for."""
 ONLY_TILES = 0.7
 """Of all seconds, for choosing tiles where whole ops have nothing to look for: one alone exceeds
 the limit, or their smallest peak is proved."""
+
+HALVINGS = 3
+"""Of a step to smaller tiles that takes too long."""
 
 NEAR_LIMIT = 1.05
 """What is predicted to take at most this share of a limit may keep it."""
@@ -152,39 +157,61 @@ class Tiles:
         planning: float,
     ) -> TriedTiles:
         """Tiles where only measuring tells what they take: more and more of them, as long as what
-        is measured gets less, in the time that is allowed; until the limit is kept, if there is
-        one."""
-        searches, found, seen = self.searches, TriedTiles(), set[object]()
-        budget = searches.budget
-        own = searches.peak(base, searches.own(base))
-        slowdown = searches.options.max_slowdown
-        for share in searches.target.tile_shares:
-            searches.progress(CHOOSING)
-            began, asked = time.perf_counter(), int(share * own)
-            tiling = _chosen(search, asked, part)
-            untried = partial(found.with_untried, tiling, asked, time.perf_counter() - began)
-            if not tiling.regions or tiling.regions in seen:
-                found = untried("the same as before")
-                continue
-            seen.add(tiling.regions)
-            if budget is not None and not self._is_faster(tiling, tried):
-                return untried("no better than whole ops")
-            if slowdown is not None and tiling.extra_time > ALLOWED[0] * slowdown:
-                return untried(f"predicted {100 * tiling.extra_time:+.1f}% time")
-            tiled, seconds = self._learned(base, tiling), searches.deadline.share(planning)
-            one = searches.tried(Search(tiled, seconds, tiling))
-            best = self._best_bytes([*tried, *found.tried])
-            found = found.with_tried(tiling, one)
-            taken = self._best_bytes([one])
-            if one.planned is not None and budget is not None:
-                return found
-            if one.refused or (taken is not None and best is not None and taken > best):
-                return found
+        is measured gets less; until the limit is kept, if there is one. A step that takes too
+        long is halved a few times."""
+        own = self.searches.peak(base, self.searches.own(base))
+        measuring = _Measuring(base, search, part, tried, planning, own)
+        found, fast = TriedTiles(), None
+        for share in self.searches.target.tile_shares:
+            found, became = self._measured_at(share, found, measuring)
+            if became is _Became.LESS:
+                fast = share
+            elif became is _Became.SLOW and fast is not None:
+                return self._between(fast, share, found, measuring)
+            elif became is not _Became.SAME:
+                break
         return found
+
+    def _between(self, fast: float, slow: float, found: TriedTiles, of: "_Measuring") -> TriedTiles:
+        """The same and tiles for shares between one that was fast enough and one that was not."""
+        for _ in range(HALVINGS):
+            share = math.sqrt(fast * slow)
+            found, became = self._measured_at(share, found, of)
+            if became is _Became.NO_BETTER:
+                break
+            fast, slow = (share, slow) if became is _Became.LESS else (fast, share)
+        return found
+
+    def _measured_at(
+        self, share: float, found: TriedTiles, of: "_Measuring"
+    ) -> tuple[TriedTiles, "_Became"]:
+        """The tiles for a share of the own peak, measured, and what became of them."""
+        searches = self.searches
+        budget, slowdown = searches.budget, searches.options.max_slowdown
+        searches.progress(CHOOSING)
+        began, asked = time.perf_counter(), int(share * of.own_bytes)
+        tiling = _chosen(of.search, asked, of.part)
+        untried = partial(found.with_untried, tiling, asked, time.perf_counter() - began)
+        if not tiling.regions or tiling.regions in of.seen:
+            return untried("the same as before"), _Became.SAME
+        of.seen.add(tiling.regions)
+        if budget is not None and not self._is_faster(tiling, of.tried):
+            return untried("no better than whole ops"), _Became.NO_BETTER
+        if slowdown is not None and tiling.extra_time > ALLOWED[0] * slowdown:
+            return untried(f"predicted {100 * tiling.extra_time:+.1f}% time"), _Became.SLOW
+        tiled, seconds = self._learned(of.base, tiling), searches.deadline.share(of.planning)
+        one = searches.tried(Search(tiled, seconds, tiling))
+        best, taken = self._best_bytes([*of.tried, *found.tried]), self._best_bytes([one])
+        found = found.with_tried(tiling, one)
+        if one.refused:
+            return found, _Became.SLOW
+        kept = one.planned is not None and budget is not None
+        more = taken is not None and best is not None and taken > best
+        return found, _Became.NO_BETTER if kept or more else _Became.LESS
 
     def _best_bytes(self, tried: list[Tried]) -> int | None:
         """The least that was measured, of plans and of what missed the limit."""
-        plans = [one.made.measured_bytes for one in plans_of(tried)]
+        plans = [one.made.compared_bytes for one in plans_of(tried)]
         missed = [one.missed.peak_bytes for one in tried if isinstance(one.missed, PlanMissedError)]
         return min(plans + missed, default=None)
 
@@ -241,6 +268,29 @@ class Tiles:
         """The subject in tiles."""
         self.searches.progress("running the tiled model to learn sizes, workspace and times")
         return tiled_subject(base, tiling)
+
+
+class _Became(Enum):
+    """Of tiles that are measured, beside those before them: they take less; they are the same; they
+    are refused for their time (or their bits); none after them would be any better."""
+
+    LESS = auto()
+    SAME = auto()
+    SLOW = auto()
+    NO_BETTER = auto()
+
+
+@dataclass(frozen=True)
+class _Measuring:
+    """What tiles are looked for in, and beside what: `own_bytes` is the peak of the own order."""
+
+    base: Subject
+    search: TileSearch
+    part: Deadline
+    tried: list[Tried]
+    planning: float
+    own_bytes: int
+    seen: set[object] = field(default_factory=set)
 
 
 def _chosen(search: TileSearch, asked: int | None, part: Deadline) -> TilingPlan:

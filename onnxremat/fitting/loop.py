@@ -96,6 +96,9 @@ class Measured(Protocol):
     def measured_bytes(self) -> int: ...
 
     @property
+    def compared_bytes(self) -> int: ...
+
+    @property
     def refused(self) -> str: ...
 
     @property
@@ -254,7 +257,7 @@ def _smallest_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> Found[M]:
         made, _ = rounds.measured(one, forecast)
         assert made is not None, "nothing is above no limit"
         why, taken = made.dearer or made.refused, made.measured_bytes
-        if best is None or taken < best[2].measured_bytes:
+        if best is None or made.compared_bytes < best[2].compared_bytes:
             if best is not None:
                 other, expected, file = best
                 rounds.ended(

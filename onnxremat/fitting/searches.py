@@ -124,11 +124,13 @@ class Searches:
         return bool(plans) and (self.deadline.stopped() or self.best_of(plans).extra_time <= 0)
 
     def best_of(self, plans: list[Planned]) -> Planned:
-        """The fastest within the limit; of those about as small as the smallest without one."""
-        peaks = [one.made.measured.peak_bytes for one in plans]
-        most = max(peaks) if self.budget is not None else (1 + ALIKE) * min(peaks)
+        """The fastest within the limit; of those about as small as the smallest without one, where
+        nothing is said of time."""
+        peaks = [one.made.compared_bytes for one in plans]
+        alike = ALIKE if self.options.max_slowdown is None else 0.0
+        most = max(peaks) if self.budget is not None else (1 + alike) * min(peaks)
         small = [one for one, peak in zip(plans, peaks, strict=True) if peak <= most]
-        return min(small, key=lambda one: (one.extra_time, one.made.measured.peak_bytes))
+        return min(small, key=lambda one: (one.extra_time, one.made.compared_bytes))
 
     def same_each_time(self, share: float) -> Deadline:
         """A share of all seconds, of counted work if the planner counts it: what `--mem min` does

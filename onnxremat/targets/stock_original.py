@@ -92,7 +92,9 @@ class StockOriginal:
 
     def measured(self, source: ModelSource) -> SessionMemory:
         """What a file takes in the same session."""
-        return measure_session(source, self.inputs, self.recipe, repeats=self.repeats)
+        return measure_session(
+            source, self.inputs, self.recipe, repeats=self.repeats, returning=True
+        )
 
     @cached_property
     def kernels(self) -> Kernels:

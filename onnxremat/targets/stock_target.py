@@ -218,6 +218,7 @@ class StockTarget(Target):
             rewritten, result.model, self._figure(memory), forecast.expected_bytes,
             pair=None if chosen is None else chosen.pair, details=result, refused=refused,
             dearer=self._dearer(result), sized=sized and not as_it_came, checks_sizes=True,
+            least_bytes=memory.least_bytes if self.process else None,
         )  # fmt: skip
 
     def _dearer(self, result: StockResult) -> str:

@@ -300,4 +300,4 @@ def _kept(candidate: Candidate, asked: Asked) -> bool:
 
 
 def _total(candidate: Candidate) -> float:
-    return float("inf") if candidate.memory is None else candidate.memory.total_bytes
+    return float("inf") if candidate.memory is None else candidate.memory.least_bytes

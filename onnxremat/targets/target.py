@@ -80,7 +80,7 @@ class Made:
     `sized`: whether `model` holds for the planned sizes only, None where the subject says so.
     `checks_sizes`: whether `model` itself fails at other sizes, so that its inputs need not declare
     them. `dearer`: why a form of the plan that takes less was not taken, if one was refused for
-    time.
+    time. `least_bytes`: the figure without what is chance in it, None if nothing is.
     """
 
     rewritten: Rewritten
@@ -94,11 +94,17 @@ class Made:
     dearer: str = ""
     sized: bool | None = None
     checks_sizes: bool = False
+    least_bytes: int | None = None
 
     @property
     def measured_bytes(self) -> int:
         """The figure that `--mem` limits."""
         return self.measured.peak_bytes
+
+    @property
+    def compared_bytes(self) -> int:
+        """By this, plans are compared where nothing is limited."""
+        return self.measured.peak_bytes if self.least_bytes is None else self.least_bytes
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,11 @@ class Made:
     measured_bytes: int
     refused: str = ""
     dearer: str = ""
+    least_bytes: int | None = None
+
+    @property
+    def compared_bytes(self) -> int:
+        return self.measured_bytes if self.least_bytes is None else self.least_bytes
 
 
 def planning(seconds: float, now: Callable[[], float] = time.monotonic) -> Deadline:
@@ -373,6 +378,27 @@ def test_the_smallest_peak_in_a_time_is_a_larger_one(slowdown: float, extra: flo
     assert found.plan.extra_time == pytest.approx(extra)
     assert not found.made.refused
     assert all(one <= 2 * slowdown for one in tried)
+
+
+@pytest.mark.parametrize("chance", [0, 3000])
+def test_in_a_time_plans_are_compared_without_what_is_chance(chance: int) -> None:
+    """The smallest plan is measured at 3000 bytes more than it takes, by chance."""
+    problem = Problem(kept_or_made_again(1500), MemoryRules())
+
+    def plan(problem: Problem, limits: Limits) -> Plan:
+        least = problem.budget_bytes is None or problem.budget_bytes < 3000
+        steps = (0, 1, 2, 0, 3) if least and problem.max_copies != 1 else (0, 1, 2, 3)
+        return make_plan(problem, Schedule(steps), "test", peak_bound_bytes=0)
+
+    def make(forecast: Forecast) -> Made:
+        if not forecast.plan.extra_time:
+            return Made(4000, dearer="too slow")
+        return Made(3500 + chance, dearer="too slow", least_bytes=3500)
+
+    found = smallest_within(
+        problem, plan, planning(9), replace(unproved(lambda plan: 0), make=make, slowdown=1.0)
+    )
+    assert found.made.measured_bytes == 3500 + chance
 
 
 @pytest.mark.parametrize("larger", [3000, 9000])

@@ -464,6 +464,26 @@ def test_the_first_run_may_take_what_later_ones_of_the_original_do(
     assert candidate.reason == reason
 
 
+def test_a_heap_that_loading_leaves_by_chance_chooses_no_variant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Variants are compared by what they take where malloc gives back what is freed, if that is
+    less."""
+    taken = iter([(60, 60), (40, 9), (30, 12)])
+
+    def measured(original: StockOriginal, source: ModelSource) -> SessionMemory:
+        kept, given_back = next(taken)
+        returning = SessionMemory(0, (given_back << 20,) * 2)
+        return SessionMemory(0, (kept << 20,) * 2, returning=returning)
+
+    monkeypatch.setattr(StockOriginal, "measured", measured)
+    trial = StockTrial(once(wide()), variants=(Variant.WRAP, Variant.PLAN))
+    assert trial.before.least_bytes == 60 << 20
+    result = trial.rewrite(wide(), Asked(10.0))
+    assert [one.variant for one in result.candidates] == [Variant.WRAP, Variant.PLAN]
+    assert result.chosen is not None and result.chosen.variant is Variant.WRAP
+
+
 def test_what_is_above_the_limit_is_looked_at_no_further() -> None:
     model = wide()
     variants = (Variant.PLAN, Variant.WRAP)

@@ -27,17 +27,21 @@ SESSION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 class SessionFigures:
     """`opened`: what, and how. `activations_bytes`: the most that is allocated in a run, without
     an arena. `runs_bytes`: the most that a run adds to what the loaded session holds, resident.
-    `process_bytes`: the same with what loading added, which is `loaded_bytes`."""
+    `loaded_bytes`: what loading added to the process, `loading_bytes`: the most that it added on
+    its way. `returning_bytes`: what loading and runs add where malloc gives back what is freed, as
+    MALLOC_MMAP_THRESHOLD_=65536 makes it do."""
 
     opened: str
     activations_bytes: int
     runs_bytes: int
     loaded_bytes: int
+    loading_bytes: int
+    returning_bytes: int
 
     @property
     def process_bytes(self) -> int:
-        """Loading and runs."""
-        return self.loaded_bytes + self.runs_bytes
+        """The most that loading and runs add."""
+        return max(self.loading_bytes, self.loaded_bytes + self.runs_bytes)
 
 
 def all_figures(
@@ -48,7 +52,7 @@ def all_figures(
     memory: Sequence[SessionMemory],
 ) -> tuple[SessionFigures, ...]:
     """Of the original, of the original with the session option that takes least in all, and of the
-    file; `memory` is that of the original and of the file, as measured before.
+    file; `memory` is that of the original and of the file, as measured before, `returning` too.
 
     Raises ModelError if the runtime refuses a model. O(a few runs of each).
     """
@@ -62,7 +66,7 @@ def all_figures(
             _figures(
                 f"{ORIGINAL} {words}",
                 peaks[0],
-                measure_session(original, inputs, replace(recipe, **changed)),
+                measure_session(original, inputs, replace(recipe, **changed), returning=True),
             )
             for words, changed in SESSION_OPTIONS.items()
         ),
@@ -73,4 +77,12 @@ def all_figures(
 
 
 def _figures(opened: str, activations: int, memory: SessionMemory) -> SessionFigures:
-    return SessionFigures(opened, activations, max(memory.run_peaks_bytes), memory.loaded_bytes)
+    assert memory.returning is not None, "what is shown was measured in both ways"
+    return SessionFigures(
+        opened,
+        activations,
+        max(memory.run_peaks_bytes),
+        memory.loaded_bytes,
+        memory.loading_bytes,
+        memory.returning.grown_bytes,
+    )

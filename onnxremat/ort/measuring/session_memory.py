@@ -3,7 +3,8 @@
 `onnxremat.ort.measuring.measure.measure_resident` tells of runs alone. A rewrite may also change
 what the loaded session holds (weights held twice, or once instead of twice), and what its loading
 leaves in the allocator for runs to use, so that both belong together here. The allocators are left
-at their defaults.
+at their defaults; where asked for, a process more is measured in which what is freed is given back
+to the system, as MALLOC_MMAP_THRESHOLD_ does.
 """
 
 import statistics
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from onnxremat.importer.external import all_external_tensors
 from onnxremat.ort.child import actions as worker_actions
-from onnxremat.ort.child.process import ModelSource, run_job
+from onnxremat.ort.child.process import MALLOC_THRESHOLD_BYTES, ModelSource, run_job
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.recipe import Recipe
 
@@ -21,13 +22,16 @@ from onnxremat.ort.recipe import Recipe
 class SessionMemory:
     """Resident bytes of a session, without pages of mapped files.
 
-    `loaded_bytes`: what opening it added. `run_peaks_bytes`: the most that each run had above
-    that. Mapped pages (of external weights above all) the system shares between processes and drops
-    where it needs room. Medians, if measured several times.
+    `loaded_bytes`: what opening it added; `loading_bytes`: the most that it added on the way.
+    `run_peaks_bytes`: the most that each run had above `loaded_bytes`. Mapped pages (of external
+    weights above all) the system shares between processes and drops where it needs room. Medians,
+    if measured several times. `returning`: the same where malloc gives back what is freed.
     """
 
     loaded_bytes: int
     run_peaks_bytes: tuple[int, ...]
+    loading_bytes: int = 0
+    returning: "SessionMemory | None" = None
 
     @property
     def first_bytes(self) -> int:
@@ -44,6 +48,19 @@ class SessionMemory:
         """The last run, loading included: what the process really needs for the model."""
         return self.loaded_bytes + self.steady_bytes
 
+    @property
+    def grown_bytes(self) -> int:
+        """The most that any run has, loading included."""
+        return self.loaded_bytes + max(self.run_peaks_bytes)
+
+    @property
+    def least_bytes(self) -> int:
+        """`grown_bytes`, or what that is where malloc gives back what is freed, if that is less:
+        by this, sessions of one model are compared. What loading frees and malloc keeps is chance:
+        5 MB more or less of a U-Net of 256, by the order in which its file is read."""
+        given_back = self.grown_bytes if self.returning is None else self.returning.grown_bytes
+        return min(self.grown_bytes, given_back)
+
 
 def measure_session(
     source: ModelSource,
@@ -52,18 +69,28 @@ def measure_session(
     *,
     runs: int = 4,
     repeats: int = 1,
+    returning: bool = False,
 ) -> SessionMemory:
-    """Open and run a model in `repeats` children. Raises ModelError if the runtime refuses it."""
+    """Open and run a model in `repeats` children, and with `returning` in one more, whose malloc
+    gives back what is freed. Raises ModelError if the runtime refuses it."""
     if source.model is not None and not any(True for _ in all_external_tensors(source.model)):
         source = replace(source, base_dir=None)
-    loaded, peaks = [], []
-    for _ in range(repeats):
+
+    def measured(malloc_threshold_bytes: int | None) -> SessionMemory:
+        options = {"runs": runs}
         with run_job(
-            worker_actions.session_memory, [source], [recipe], inputs, options={"runs": runs}
-        ) as job:
-            loaded.append(job.answer["loaded_bytes"])
-            peaks.append(job.answer["run_peaks_bytes"])
+            worker_actions.session_memory, [source], [recipe], inputs, options=options,
+            malloc_threshold_bytes=malloc_threshold_bytes,
+        ) as job:  # fmt: skip
+            answer = job.answer
+        peaks = tuple(answer["run_peaks_bytes"])
+        return SessionMemory(answer["loaded_bytes"], peaks, answer["loading_bytes"])
+
+    found = [measured(None) for _ in range(repeats)]
+    peaks = zip(*(one.run_peaks_bytes for one in found), strict=True)
     return SessionMemory(
-        round(statistics.median(loaded)),
-        tuple(round(statistics.median(column)) for column in zip(*peaks, strict=True)),
+        round(statistics.median(one.loaded_bytes for one in found)),
+        tuple(round(statistics.median(column)) for column in peaks),
+        round(statistics.median(one.loading_bytes for one in found)),
+        measured(MALLOC_THRESHOLD_BYTES) if returning else None,
     )
