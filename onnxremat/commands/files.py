@@ -186,10 +186,10 @@ class _Writing:
             if is_copy:
                 self.copies.add(step.target)
             if isinstance(content, Path):
+                _let_no_more_read(step.temporary, content)
                 with content.open("rb") as source:
                     while block := source.read(_BLOCK_BYTES):
                         file.write(block)
-                _let_no_more_read(step.temporary, content)
             else:
                 file.write(content)
             file.flush()
