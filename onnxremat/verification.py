@@ -381,11 +381,9 @@ def verify_stock(
 
 
 def resident_peak(memory: SessionMemory, *, loading: bool = False) -> PeakMeasurement:
-    """The most that any run takes above the loaded session; with `loading` that is included, and
-    the most that loading takes on its way comes before the runs."""
-    peaks = memory.run_peaks_bytes
-    if loading:
-        peaks = (memory.loading_bytes, *(memory.loaded_bytes + peak for peak in peaks))
+    """The most that any run takes above the loaded session; with `loading` that is included."""
+    below = memory.loaded_bytes if loading else 0
+    peaks = tuple(below + peak for peak in memory.run_peaks_bytes)
     return PeakMeasurement(max(peaks), peaks, PeakMethod.RESIDENT)
 
 

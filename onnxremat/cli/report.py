@@ -278,8 +278,7 @@ def _figure_rows(figures: Sequence[SessionFigures]) -> list[tuple[str, str]]:
     named = (
         ("activations", [(one.activations_bytes, one.opened) for one in figures]),
         ("runs", [(one.runs_bytes, one.opened) for one in figures]),
-        ("loaded", [(one.loaded_bytes, one.opened) for one in figures]),
-        ("loading", [(one.loading_bytes, f"on the way, {one.opened}") for one in figures]),
+        ("loading", [(one.loaded_bytes, one.opened) for one in figures]),
         ("process", [(one.process_bytes, one.opened) for one in figures]),
         ("malloc set", [(one.returning_bytes, one.opened) for one in figures]),
     )

@@ -147,22 +147,16 @@ def resident(request: JobRequest) -> dict[str, Any]:
 
 
 def session_memory(request: JobRequest) -> dict[str, Any]:
-    """What opening model 0 adds to resident memory, the most that it added on the way, and the most
-    above the loaded level in each of `runs` runs; pages of mapped files apart.
+    """What opening model 0 adds to resident memory, and the most above that in each of `runs` runs;
+    pages of mapped files apart.
 
     Nothing is imported meanwhile."""
     meter = memory.meter()
-    meter.reset()
     before = meter.current_bytes() - meter.mapped_bytes()
     runner = request.runner(0)
-    mapped = meter.mapped_bytes()
-    loaded, most = meter.current_bytes() - mapped, meter.peak_bytes() - mapped
+    loaded = meter.current_bytes() - meter.mapped_bytes()
     peaks = _resident_peaks(runner, meter, loaded, request.options["runs"], mapped=False)
-    return {
-        "loaded_bytes": max(loaded - before, 0),
-        "loading_bytes": max(most - before, loaded - before, 0),
-        "run_peaks_bytes": peaks,
-    }
+    return {"loaded_bytes": max(loaded - before, 0), "run_peaks_bytes": peaks}
 
 
 def _resident_peaks(

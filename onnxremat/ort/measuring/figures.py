@@ -27,21 +27,19 @@ SESSION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 class SessionFigures:
     """`opened`: what, and how. `activations_bytes`: the most that is allocated in a run, without
     an arena. `runs_bytes`: the most that a run adds to what the loaded session holds, resident.
-    `loaded_bytes`: what loading added to the process, `loading_bytes`: the most that it added on
-    its way. `returning_bytes`: what loading and runs add where malloc gives back what is freed, as
-    MALLOC_MMAP_THRESHOLD_=65536 makes it do."""
+    `process_bytes`: the same with what loading added, which is `loaded_bytes`; `returning_bytes`:
+    that where malloc gives back what is freed, as MALLOC_MMAP_THRESHOLD_=65536 makes it do."""
 
     opened: str
     activations_bytes: int
     runs_bytes: int
     loaded_bytes: int
-    loading_bytes: int
     returning_bytes: int
 
     @property
     def process_bytes(self) -> int:
-        """The most that loading and runs add."""
-        return max(self.loading_bytes, self.loaded_bytes + self.runs_bytes)
+        """Loading and runs."""
+        return self.loaded_bytes + self.runs_bytes
 
 
 def all_figures(
@@ -83,6 +81,5 @@ def _figures(opened: str, activations: int, memory: SessionMemory) -> SessionFig
         activations,
         max(memory.run_peaks_bytes),
         memory.loaded_bytes,
-        memory.loading_bytes,
         memory.returning.grown_bytes,
     )

@@ -22,15 +22,14 @@ from onnxremat.ort.recipe import Recipe
 class SessionMemory:
     """Resident bytes of a session, without pages of mapped files.
 
-    `loaded_bytes`: what opening it added; `loading_bytes`: the most that it added on the way.
-    `run_peaks_bytes`: the most that each run had above `loaded_bytes`. Mapped pages (of external
-    weights above all) the system shares between processes and drops where it needs room. Medians,
-    if measured several times. `returning`: the same where malloc gives back what is freed.
+    `loaded_bytes`: what opening it added. `run_peaks_bytes`: the most that each run had above that.
+    Mapped pages (of external weights above all) the system shares between processes and drops where
+    it needs room. Medians, if measured several times. `returning`: the same where malloc gives back
+    what is freed.
     """
 
     loaded_bytes: int
     run_peaks_bytes: tuple[int, ...]
-    loading_bytes: int = 0
     returning: "SessionMemory | None" = None
 
     @property
@@ -84,13 +83,12 @@ def measure_session(
         ) as job:  # fmt: skip
             answer = job.answer
         peaks = tuple(answer["run_peaks_bytes"])
-        return SessionMemory(answer["loaded_bytes"], peaks, answer["loading_bytes"])
+        return SessionMemory(answer["loaded_bytes"], peaks)
 
     found = [measured(None) for _ in range(repeats)]
     peaks = zip(*(one.run_peaks_bytes for one in found), strict=True)
     return SessionMemory(
         round(statistics.median(one.loaded_bytes for one in found)),
         tuple(round(statistics.median(column)) for column in peaks),
-        round(statistics.median(one.loading_bytes for one in found)),
         measured(MALLOC_THRESHOLD_BYTES) if returning else None,
     )
