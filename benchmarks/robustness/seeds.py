@@ -190,11 +190,12 @@ def loops() -> onnx.ModelProto:
 
 
 def functions() -> onnx.ModelProto:
-    """Functions of the model itself, one called by another, with attributes handed on."""
+    """Functions of the model itself, one called by another, with attributes handed on, or not
+    given: then they have a default."""
     text = """<ir_version: 9, opset_import: ["": 17, "own": 1]>
         net (float[4,8] x) => (float[4,8] y) {
             a = own.outer <slope = 0.3> (x)
-            b = own.outer <slope = 0.1> (a)
+            b = own.outer (a)
             y = Mul (a, b)
         }
         <domain: "own", opset_import: ["": 17, "own": 1]>
@@ -204,7 +205,7 @@ def functions() -> onnx.ModelProto:
             o = Add (e, v)
         }
         <domain: "own", opset_import: ["": 17]>
-        inner <alpha> (v) => (o) {
+        inner <alpha: float = 0.7> (v) => (o) {
             l = LeakyRelu <alpha: float = @alpha> (v)
             o = Neg (l)
         }"""

@@ -13,6 +13,7 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
+    OperatorSetIdProto,
     TensorProto,
     ValueInfoProto,
 )
@@ -38,10 +39,7 @@ _ELEMENTS_A_NUMBER = 4
 
 def check_well_formed(model: ModelProto) -> None:
     """Raise ModelError, naming the place, if a later step could not rely on the model. O(size)."""
-    for opset in model.opset_import:
-        _require_text("the domain of an operator set", [opset.domain])
-        if not 0 <= opset.version <= _LARGEST_VERSION:
-            raise ModelError(f"operator set {opset.domain!r} has version {opset.version}")
+    _check_opsets(model.opset_import)
     for function in model.functions:
         _check_function(function)
     check_calls(model)
@@ -81,10 +79,18 @@ def _check_graph(graph: GraphProto) -> None:
     _check_nodes(graph.node)
 
 
+def _check_opsets(opsets: Iterable[OperatorSetIdProto]) -> None:
+    for opset in opsets:
+        _require_text("the domain of an operator set", [opset.domain])
+        if not 0 <= opset.version <= _LARGEST_VERSION:
+            raise ModelError(f"operator set {opset.domain!r} has version {opset.version}")
+
+
 def _check_function(function: FunctionProto) -> None:
     _require_text("the name of a function", [function.name, function.domain, function.overload])
     names = (*function.input, *function.output, *function.attribute)
     _require_text(f"a name in function {function.name!r}", names)
+    _check_opsets(function.opset_import)
     for value in function.value_info:
         _check_value(value)
     for default in function.attribute_proto:

@@ -140,6 +140,10 @@ BROKEN: dict[str, tuple[ModelProto, str]] = {
         changed(lambda m: setattr(m.opset_import[0], "version", 2**31)),
         "operator set '' has version 2147483648",
     ),
+    "operator set of a function 2^40": (
+        changed(lambda m: m.functions.add(name="f", domain="f").opset_import.add(version=2**40)),
+        "operator set '' has version 1099511627776",
+    ),
     "operator set -1": (
         changed(lambda m: setattr(m.opset_import[0], "version", -1)),
         "has version -1",
