@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxremat.core.errors import ModelError
-from onnxremat.importer.nodes import DEFAULT_DOMAINS, subgraphs
+from onnxremat.importer.nodes import schema_domain, subgraphs
 
 MOST_NESTED = 33
 """Bodies within bodies. A file of protobuf nests 100 messages, of which a body takes three."""
@@ -94,7 +94,7 @@ def _expanded(calls: _Calls, size: Mapping[Key, int]) -> int:
 
 
 def _called(nodes: Iterable[NodeProto], known: Collection[Key]) -> _Calls:
-    found = Counter(call_key(n.domain, n.op_type, n.overload) for n in nodes_at_any_depth(nodes))
+    found = Counter(map(call_key, nodes_at_any_depth(nodes)))
     calls = {key: count for key, count in found.items() if key in known}
     return found.total() - sum(calls.values()), calls
 
@@ -110,9 +110,9 @@ def nodes_at_any_depth(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 def function_key(function: FunctionProto) -> Key:
     """What nodes call a function by."""
-    return call_key(function.domain, function.name, function.overload)
+    return schema_domain(function.domain), function.name, function.overload
 
 
-def call_key(domain: str, op_type: str, overload: str) -> Key:
+def call_key(node: NodeProto) -> Key:
     """What a node calls a function by, if there is one of that name."""
-    return "" if domain in DEFAULT_DOMAINS else domain, op_type, overload
+    return schema_domain(node.domain), node.op_type, node.overload

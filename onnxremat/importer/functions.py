@@ -6,7 +6,7 @@ default holds there. And it refuses functions that name other operator sets than
 the runtime keeps to those that each names.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import onnx
 from onnx import FunctionProto, ModelProto, NodeProto, inliner
@@ -14,7 +14,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, inliner
 from onnxremat.core.errors import ModelError
 from onnxremat.importer.calls import Key, call_key, function_key, nodes_at_any_depth
 from onnxremat.importer.inference import ONNX_ERRORS
-from onnxremat.importer.nodes import DEFAULT_DOMAINS
+from onnxremat.importer.nodes import DEFAULT_DOMAINS, schema_domain
 
 _NOT_LOOKED_AT = (*DEFAULT_DOMAINS, "ai.onnx.ml", "ai.onnx.training")
 """Domains in which ONNX Runtime takes its own operators, and has none where it has none."""
@@ -81,22 +81,17 @@ def _called(model: ModelProto) -> list[FunctionProto]:
     found: dict[Key, FunctionProto] = {}
     waiting: list[Iterable[NodeProto]] = [model.graph.node]
     while waiting:
-        for key in _calls(waiting.pop()):
+        for key in map(call_key, nodes_at_any_depth(waiting.pop())):
             if key in known and key not in found:
                 found[key] = known[key]
                 waiting.append(known[key].node)
     return list(found.values())
 
 
-def _calls(nodes: Iterable[NodeProto]) -> Iterator[Key]:
-    for node in nodes_at_any_depth(nodes):
-        yield call_key(node.domain, node.op_type, node.overload)
-
-
 def _called_by_none(functions: list[FunctionProto]) -> list[FunctionProto]:
     """The functions that no other one calls: calls of them have values for their attributes, not
     references to another function's. The inliner takes all overloads of a name together."""
-    inner = {key[:2] for function in functions for key in _calls(function.node)}
+    inner = {call_key(node)[:2] for one in functions for node in nodes_at_any_depth(one.node)}
     outer = [one for one in functions if function_key(one)[:2] not in inner]
     if not outer:
         name = functions[0].name
@@ -106,7 +101,7 @@ def _called_by_none(functions: list[FunctionProto]) -> list[FunctionProto]:
 
 def _give_defaults(node: NodeProto, functions: dict[Key, FunctionProto]) -> None:
     """Give a call all attributes that its function has values for, where it names none itself."""
-    function = functions.get(call_key(node.domain, node.op_type, node.overload))
+    function = functions.get(call_key(node))
     if function is None:
         return
     given = {attribute.name for attribute in node.attribute}
@@ -117,15 +112,15 @@ def _take_opsets(model: ModelProto) -> None:
     """Let functions name the operator sets of the model, where their operators are the same in
     both. Raises ModelError where one is not."""
     local = {function_key(function) for function in model.functions}
-    here = {_standard(opset.domain): opset.version for opset in model.opset_import}
+    here = {schema_domain(opset.domain): opset.version for opset in model.opset_import}
     for function in model.functions:
-        own = {_standard(opset.domain): opset.version for opset in function.opset_import}
+        own = {schema_domain(opset.domain): opset.version for opset in function.opset_import}
         for node in nodes_at_any_depth(function.node):
-            key = call_key(node.domain, node.op_type, node.overload)
+            key = call_key(node)
             if key not in local:
                 _require_same_operator(function.name, node.op_type, key[0], own, here)
         for opset in function.opset_import:
-            opset.version = here.get(_standard(opset.domain), opset.version)
+            opset.version = here.get(schema_domain(opset.domain), opset.version)
 
 
 def _require_same_operator(
@@ -147,7 +142,3 @@ def _since(op_type: str, domain: str, version: int) -> int | None:
         return int(onnx.defs.get_schema(op_type, version, domain).since_version)
     except onnx.defs.SchemaError:
         return None
-
-
-def _standard(domain: str) -> str:
-    return "" if domain in DEFAULT_DOMAINS else domain

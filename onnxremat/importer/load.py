@@ -21,7 +21,7 @@ from onnx.defs import OpSchema
 from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.importer.external import check_external_files, data_files
 from onnxremat.importer.functions import with_functions_expanded
-from onnxremat.importer.nodes import DEFAULT_DOMAINS, available_names, local_names
+from onnxremat.importer.nodes import DEFAULT_DOMAINS, available_names, local_names, schema_domain
 from onnxremat.importer.sorting import describe, sorted_nodes
 from onnxremat.importer.wellformed import check_references, check_well_formed
 
@@ -193,7 +193,7 @@ def _check_nodes(model: ModelProto) -> None:
 
 
 def _schema(node: NodeProto, versions: dict[str, int]) -> OpSchema | None:
-    domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
+    domain = schema_domain(node.domain)
     version = versions.get(domain, versions.get(node.domain, 0))
     if not version or not onnx.defs.has(node.op_type, version, domain):
         return None

@@ -14,6 +14,11 @@ _IN_BLOCKS = "reorder_token"
 _BARE_DOMAINS = (*DEFAULT_DOMAINS, "com.microsoft")
 
 
+def schema_domain(domain: str) -> str:
+    """A domain by the name that onnx keeps its schemas under: the default one has two."""
+    return "" if domain in DEFAULT_DOMAINS else domain
+
+
 def op_key(node: NodeProto) -> str:
     """How tables name an op: `Conv`, `FusedConv`; `domain::type` for all other domains.
 

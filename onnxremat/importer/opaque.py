@@ -16,7 +16,7 @@ from onnx.defs import OpSchema, SchemaError
 from onnx.shape_inference import infer_node_outputs
 
 from onnxremat.importer.inference import ONNX_ERRORS
-from onnxremat.importer.nodes import DEFAULT_DOMAINS, attribute, has_subgraph, op_key
+from onnxremat.importer.nodes import attribute, has_subgraph, op_key, schema_domain
 from onnxremat.importer.small_values import Array, small_value
 from onnxremat.importer.values import ValueType, concrete_type, dtype_name
 
@@ -75,7 +75,7 @@ class _OpaqueWalk:
         return () if rule is None else rule(_Site(node, self))
 
     def _schema(self, node: NodeProto) -> OpSchema | None:
-        domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
+        domain = schema_domain(node.domain)
         try:
             return onnx.defs.get_schema(node.op_type, self._versions.get(domain, 1), domain)
         except SchemaError:

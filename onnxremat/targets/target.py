@@ -104,7 +104,7 @@ class Made:
     @property
     def compared_bytes(self) -> int:
         """By this, plans are compared where nothing is limited."""
-        return self.measured.peak_bytes if self.least_bytes is None else self.least_bytes
+        return self.measured_bytes if self.least_bytes is None else self.least_bytes
 
 
 @dataclass(frozen=True)

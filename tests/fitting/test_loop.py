@@ -356,16 +356,18 @@ def test_of_about_the_smallest_peak_the_fastest_is_taken(nbytes: int, alike: boo
     assert found.made.measured_bytes == (2000 + nbytes if alike else 2000)
 
 
+def again_below_3000(problem: Problem, limits: Limits) -> Plan:
+    """op0 runs again where copies are allowed, unless the budget does without."""
+    least = problem.budget_bytes is None or problem.budget_bytes < 3000
+    steps = (0, 1, 2, 0, 3) if least and problem.max_copies != 1 else (0, 1, 2, 3)
+    return make_plan(problem, Schedule(steps), "test", peak_bound_bytes=0)
+
+
 @pytest.mark.parametrize(("slowdown", "extra"), [(1.0, 0.25), (0.1, 0.0)])
 def test_the_smallest_peak_in_a_time_is_a_larger_one(slowdown: float, extra: float) -> None:
     """op0 runs again unless its second run takes longer than is allowed where it is made."""
     problem = Problem(kept_or_made_again(1500), MemoryRules())
     tried = []
-
-    def plan(problem: Problem, limits: Limits) -> Plan:
-        least = problem.budget_bytes is None or problem.budget_bytes < 3000
-        steps = (0, 1, 2, 0, 3) if least and problem.max_copies != 1 else (0, 1, 2, 3)
-        return make_plan(problem, Schedule(steps), "test", peak_bound_bytes=0)
 
     def make(forecast: Forecast) -> Made:
         tried.append(forecast.plan.extra_time)
@@ -374,7 +376,7 @@ def test_the_smallest_peak_in_a_time_is_a_larger_one(slowdown: float, extra: flo
         return Made(9000 if late else forecast.plan.peak_bytes, why, why)
 
     runtime = replace(unproved(lambda plan: 0), make=make, slowdown=slowdown)
-    found = smallest_within(problem, plan, planning(9), runtime)
+    found = smallest_within(problem, again_below_3000, planning(9), runtime)
     assert found.plan.extra_time == pytest.approx(extra)
     assert not found.made.refused
     assert all(one <= 2 * slowdown for one in tried)
@@ -385,18 +387,16 @@ def test_in_a_time_plans_are_compared_without_what_is_chance(chance: int) -> Non
     """The smallest plan is measured at 3000 bytes more than it takes, by chance."""
     problem = Problem(kept_or_made_again(1500), MemoryRules())
 
-    def plan(problem: Problem, limits: Limits) -> Plan:
-        least = problem.budget_bytes is None or problem.budget_bytes < 3000
-        steps = (0, 1, 2, 0, 3) if least and problem.max_copies != 1 else (0, 1, 2, 3)
-        return make_plan(problem, Schedule(steps), "test", peak_bound_bytes=0)
-
     def make(forecast: Forecast) -> Made:
         if not forecast.plan.extra_time:
             return Made(4000, dearer="too slow")
         return Made(3500 + chance, dearer="too slow", least_bytes=3500)
 
     found = smallest_within(
-        problem, plan, planning(9), replace(unproved(lambda plan: 0), make=make, slowdown=1.0)
+        problem,
+        again_below_3000,
+        planning(9),
+        replace(unproved(lambda plan: 0), make=make, slowdown=1.0),
     )
     assert found.made.measured_bytes == 3500 + chance
 
@@ -406,17 +406,12 @@ def test_where_a_form_of_a_plan_is_too_slow_a_larger_plan_may_take_less(larger: 
     """What is left of the smallest takes 5000 bytes; one without a second run of op0 `larger`."""
     problem = Problem(kept_or_made_again(1500), MemoryRules())
 
-    def plan(problem: Problem, limits: Limits) -> Plan:
-        least = problem.budget_bytes is None or problem.budget_bytes < 3000
-        steps = (0, 1, 2, 0, 3) if least and problem.max_copies != 1 else (0, 1, 2, 3)
-        return make_plan(problem, Schedule(steps), "test", peak_bound_bytes=0)
-
     def make(forecast: Forecast) -> Made:
         twice = forecast.plan.extra_time > 0
         return Made(5000, dearer="too slow") if twice else Made(larger)
 
     runtime = replace(unproved(lambda plan: 0), make=make, slowdown=1.0)
-    found = smallest_within(problem, plan, planning(9), runtime)
+    found = smallest_within(problem, again_below_3000, planning(9), runtime)
     assert found.made.measured_bytes == min(5000, larger)
     outcomes = {one.measured_bytes: one.outcome for one in found.attempts}
     assert outcomes[min(5000, larger)] == TAKEN

@@ -150,7 +150,6 @@ def test_a_place_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch
         process_folder()
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
 @pytest.mark.skipif(sys.platform != "linux", reason="a folder where root cannot make any: /proc")
 def test_where_no_folder_can_be_made_the_next_place_is_taken(tmp_path: Path) -> None:
     """Root may write there, says the system, and there is room."""
@@ -171,6 +170,7 @@ def test_where_no_folder_can_be_made_the_next_place_is_taken(tmp_path: Path) -> 
         assert done.stdout.strip() == str(tmp_path), done.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
 def test_a_full_disk_is_one_line(place: Path) -> None:
     said = f"cannot write temporary files to {place}: No space"
     with pytest.raises(UsageError, match=said), temporary_folder():
