@@ -21,8 +21,9 @@ def loosened(graph: Graph, schedule: Schedule, rules: MemoryRules) -> Schedule:
     """The executions of a valid schedule in an order of at most its peak that needs fewer ties.
 
     The steps that have to be tied to the one before are found first; then each tie in turn is left
-    out for good if the order that the search has without it holds no more. O(ties x (n^2/64 + m))
-    for n steps and m reads.
+    out for good if the order that the search has without it holds no more, and every step still
+    reads what the same steps made: where an op is executed twice, the most recent execution may be
+    another one, and the other then for nothing. O(ties x (n^2/64 + m)) for n steps and m reads.
     """
     if not 0 < len(schedule) <= MOST_STEPS:
         return schedule
@@ -33,7 +34,10 @@ def loosened(graph: Graph, schedule: Schedule, rules: MemoryRules) -> Schedule:
         fewer = ties - {step}
         order = _searched(made_from, fewer)
         found = Schedule(tuple(schedule.steps[i] for i in order))
-        if profile(graph, found, rules).peak_bytes <= limit:
+        reads_same = [sorted(order[p] for p in before) for before in _made_from(graph, found)] == [
+            made_from[step] for step in order
+        ]
+        if reads_same and profile(graph, found, rules).peak_bytes <= limit:
             ties, best = fewer, found
     return best
 

@@ -47,3 +47,18 @@ def test_what_is_run_in_turn_runs_one_after_the_other_where_that_holds_no_more()
     found = loosened(graph, in_turn, MemoryRules())
     assert not ties_needed(made_from(found))
     assert found != in_turn
+
+
+def test_what_is_executed_twice_is_read_both_times() -> None:
+    """Of what a search comes to without its tie the second execution stands right behind the first,
+    which nobody reads then."""
+    tensors = [Tensor("x", (), "float", 4, TensorKind.INPUT)]
+    tensors += [Tensor(f"t{v}", (0,), "uint8", 0) for v in range(7)]
+    reads = ((0,), (0,), (0,), (1,), (0,), (4,), (1, 6))
+    ops = tuple(Op(f"op{v}", "Plain", read, (v + 1,)) for v, read in enumerate(reads))
+    graph = Graph(tuple(tensors), ops, (0,), (1,))
+    schedule = Schedule((1, 2, 0, 4, 3, 0, 5, 6))
+    check(graph, schedule)
+    found = loosened(graph, schedule, MemoryRules())
+    check(graph, found)
+    assert sorted(found.steps) == sorted(schedule.steps)
