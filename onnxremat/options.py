@@ -120,8 +120,8 @@ class Options(ModelFields):
     """What `rewrite` takes.
 
     `runtime` and `session` choose the target, a row of `target_table.TARGETS` (without a session
-    the first one of the runtime): "ort-cpu" with a file that is opened with the options stored in
-    it ("recipe") or with ONNX Runtime's defaults ("stock"), or "generic" for a runtime without an
+    the first one of the runtime): "ort-cpu" with a file that is opened with ONNX Runtime's defaults
+    ("stock") or with the options stored in it ("recipe"), or "generic" for a runtime without an
     allocator. `order`: who keeps the order, the session option of that name in the file
     ("priority"), or the positions of the nodes alone ("default"); then nothing is recomputed.
     `optimize`: the level of the runtime's own optimizations that are done before the plan.
@@ -186,7 +186,7 @@ class Options(ModelFields):
     @property
     def fuses_when_loaded(self) -> bool:
         """Default sessions do."""
-        return self.target.name == "stock"
+        return self.target.optimizes
 
     @property
     def figure(self) -> str:

@@ -109,7 +109,7 @@ class RewriteResult:
 def default_output(model: Path, limit: MemoryLimit, options: Options | None = None) -> Path:
     """`model.4mb.onnx` beside `model.onnx` for a limit of 4MB; `model.60pct.onnx` for 60%.
 
-    What makes the file another kind of file stands in its name too: `model.60pct.stock.onnx`.
+    What makes the file another kind of file stands in its name too: `model.60pct.recipe.onnx`.
     Raises UsageError for a path that ends in no name.
     """
     if not model.name:

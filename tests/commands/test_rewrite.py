@@ -158,13 +158,13 @@ def test_names_of_outputs_follow_from_the_limit() -> None:
     for limit, name in (("4MB", "m.4mb.onnx"), ("60%", "m.60pct.onnx"), ("min", "m.min.onnx")):
         assert default_output(Path("a/m.onnx"), parse_limit(limit)) == Path("a") / name
     for options, name in (
-        (Options(session="stock"), "m.60pct.stock.onnx"),
-        (Options(session="stock", portable=False), "m.60pct.stock.packed.onnx"),
-        (Options(session="stock", embed_weights=True), "m.60pct.stock.embedded.onnx"),
+        (Options(session="recipe"), "m.60pct.recipe.onnx"),
+        (Options(session="stock", portable=False), "m.60pct.packed.onnx"),
+        (Options(session="stock", embed_weights=True), "m.60pct.embedded.onnx"),
         (Options(runtime="generic"), "m.60pct.static.onnx"),
         (
             Options(session="recipe", optimize="all", allow_rounding=True),
-            "m.60pct.all.rounded.onnx",
+            "m.60pct.all.rounded.recipe.onnx",
         ),
     ):
         assert default_output(Path("m.onnx"), parse_limit("60%"), options) == Path(name)

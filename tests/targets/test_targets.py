@@ -272,7 +272,7 @@ def test_an_optimized_file_is_refused_where_it_does_not_belong(
         ({"runtime": "tpu"}, "--runtime: 'tpu' is none of ort-cpu, generic"),
         ({"optimize": "much"}, "--optimize: 'much' is none of none, basic, extended, all"),
         ({"session": "stock", "runtime": "generic"}, "not with --runtime generic"),
-        ({"session": "stock", "optimize": "all"}, "not with --optimize"),
+        ({"session": "stock", "optimize": "all"}, "--optimize goes with --session recipe"),
         ({"runtime": "generic", "optimize": "basic"}, "not with --runtime generic"),
     ],
 )
