@@ -135,8 +135,8 @@ class Options(ModelFields):
     the kind of this one, and whether its weights lie in it or in a file beside it (`weights`; those
     of other targets stay where they are). `mem_of`: what is limited, where a target leaves a
     choice: "runs" or "process". `max_slowdown`: the share of the original's time that the file may
-    take longer (0.1: 10%); None: what tiles and recomputation are planned to take, and 10% for all
-    the rest.
+    take longer (0.1: 10%), and to open no longer at all; None: what tiles and recomputation are
+    planned to take, and 10% for all the rest, however long it takes to open.
 
     `time_limit`: the seconds that planners and the choice of tiles have, all together; running,
     predicting and measuring come on top. Whole ops come first, tiles next, and whole ops have what

@@ -2,7 +2,7 @@
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property, partial
 
@@ -33,8 +33,11 @@ ONLY_TILES = 0.7
 """Of all seconds, for choosing tiles where whole ops have nothing to look for: one alone exceeds
 the limit, or their smallest peak is proved."""
 
-HALVINGS = 3
-"""Of a step to smaller tiles that takes too long."""
+HALVINGS, PREDICTED_HALVINGS = 3, 3
+"""Of a step to smaller tiles that takes too long: measured, and looked at before."""
+
+BETWEEN = 0.15
+"""Of all seconds, for looking at tiles between such a step's."""
 
 NEAR_LIMIT = 1.05
 """What is predicted to take at most this share of a limit may keep it."""
@@ -174,13 +177,30 @@ class Tiles:
 
     def _between(self, fast: float, slow: float, found: TriedTiles, of: "_Measuring") -> TriedTiles:
         """The same and tiles for shares between one that was fast enough and one that was not."""
+        of = replace(of, part=self.searches.deadline.share(BETWEEN, busy=True))
+        share = self._promising(fast, slow, of)
         for _ in range(HALVINGS):
-            share = math.sqrt(fast * slow)
             found, became = self._measured_at(share, found, of)
             if became is _Became.NO_BETTER:
                 break
             fast, slow = (share, slow) if became is _Became.LESS else (fast, share)
+            share = math.sqrt(fast * slow)
         return found
+
+    def _promising(self, fast: float, slow: float, of: "_Measuring") -> float:
+        """The least share between two, by halvings too, whose tiles are predicted to be fast
+        enough; that in their middle, if none is. Time goes up in steps, by what is made again, and
+        predictions know where."""
+        slowdown, middle = self.searches.options.max_slowdown, math.sqrt(fast * slow)
+        promising = share = middle
+        for _ in range(PREDICTED_HALVINGS):
+            tiling = _chosen(of.search, int(share * of.own_bytes), of.part)
+            if slowdown is not None and tiling.extra_time <= slowdown:
+                promising = fast = share
+            else:
+                slow = share
+            share = math.sqrt(fast * slow)
+        return promising
 
     def _measured_at(
         self, share: float, found: TriedTiles, of: "_Measuring"

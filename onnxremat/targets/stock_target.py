@@ -29,6 +29,7 @@ from onnxremat.target_table import TARGETS
 from onnxremat.targets.stock_original import StockOriginal
 from onnxremat.targets.stock_trial import (
     ABOVE,
+    LONGEST_LOAD_RATIO,
     LONGEST_TIME_RATIO,
     Asked,
     Candidate,
@@ -194,7 +195,12 @@ class StockTarget(Target):
         ratio = LONGEST_TIME_RATIO * (1 + wanted.extra_time) if slowdown is None else 1 + slowdown
         result = self.trial.rewrite(
             model,
-            Asked(ratio, lambda memory: self._keeps(memory, limit_bytes), bool(subject.replaced)),
+            Asked(
+                ratio,
+                lambda memory: self._keeps(memory, limit_bytes),
+                bool(subject.replaced),
+                None if slowdown is None else LONGEST_LOAD_RATIO,
+            ),
             warm_bytes=forecast.warm_bytes,
             reference=None if subject.exact else subject.released.model,
             tiled=wanted.tiled,
@@ -224,7 +230,7 @@ class StockTarget(Target):
     def _dearer(self, result: StockResult) -> str:
         """Why those that take less memory than what was chosen were refused for their time."""
         before = takewhile(lambda one: one is not result.chosen, result.candidates)
-        return "; ".join(self._why(one) for one in before if one.times is not None)
+        return "; ".join(self._why(one) for one in before if one.too_slow)
 
     def _why(self, one: Candidate) -> str:
         """Why a candidate was not taken, with its figure."""

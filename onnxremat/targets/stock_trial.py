@@ -14,6 +14,7 @@ from types import MappingProxyType
 import onnx
 
 from onnxremat.core.errors import ModelError
+from onnxremat.core.units import format_seconds
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.executed_steps import OrderCheck
@@ -34,8 +35,12 @@ was close."""
 _WORTHWHILE = 0.99
 FIRST_RUN_NOISE_BYTES = 512 * 1024
 """How far the first runs of one file in several processes are apart."""
+LONGEST_LOAD_RATIO, SHORT_LOADING_SECONDS = 1.05, 0.05
+"""How much longer a variant may take to open than the original, where time is limited: within that,
+it is chance. What is open in a moment is no matter."""
 ABOVE = "above the limit"
 """Why a candidate was not looked at any further."""
+_OPENS = "it takes longer to open"
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,11 @@ class Candidate:
     def order(self) -> OrderCheck | None:
         """Whether the steps of the plan run in its order, where that was asked."""
         return None if self.file is None else self.file.order
+
+    @property
+    def too_slow(self) -> bool:
+        """Whether it was refused for the time that it takes, to open or to run."""
+        return bool(self.reason) and (self.times is not None or self.reason.startswith(_OPENS))
 
     @property
     def time_ratio(self) -> float | None:
@@ -108,12 +118,14 @@ class StockResult:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a variant: a time of at most `time_ratio` of the original's, and memory that
-    `keeps` the limit. `replaced`: whether other nodes stand for some, with the same bits."""
+    """What is asked of a variant: a time of at most `time_ratio` of the original's, to open of at
+    most `load_ratio` (None: any), and memory that `keeps` the limit. `replaced`: whether other
+    nodes stand for some, with the same bits."""
 
     time_ratio: float = LONGEST_TIME_RATIO
     keeps: Callable[[SessionMemory], bool] = lambda memory: True
     replaced: bool = False
+    load_ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +161,7 @@ class StockTrial:
         options or, if weights lie inside, without (optimisations may round differently; the
         candidate says which); with weights outside, the same kernels make them; neither the first
         run (within 0.5 MB, the noise of it) nor later ones take more than any of the original's,
-        and all of it with loading less; time is as `asked`; the steps of the plan run in order,
+        and all of it with loading less; times are as `asked`; the steps of the plan run in order,
         where it keeps them. What does not keep the limit is looked at no further.
 
         `warm_bytes` is the size of the warm block, by default the most that the model holds at
@@ -226,7 +238,7 @@ class StockTrial:
         assert memory is not None
         if not asked.keeps(memory):
             return replace(candidate, reason=ABOVE)
-        if reason := self._more_memory(candidate, memory):
+        if reason := self._more_memory(candidate, memory) or self._opens_later(memory, asked):
             return replace(candidate, reason=reason)
         outputs, expected = original.outputs(file.source), original.expected(reference)
         candidate = replace(
@@ -283,6 +295,18 @@ class StockTrial:
         if memory.total_bytes > _WORTHWHILE * before.total_bytes:
             return "no less memory in all"
         return ""
+
+    def _opens_later(self, memory: SessionMemory, asked: Asked) -> str:
+        """How much longer a candidate takes to open than the original, if that is too long, or
+        ""."""
+        before, after = self.before.load_seconds, memory.load_seconds
+        if asked.load_ratio is None:
+            return ""
+        if after <= max(asked.load_ratio * before, SHORT_LOADING_SECONDS):
+            return ""
+        return (
+            f"{_OPENS}, {format_seconds(after)} where the original takes {format_seconds(before)}"
+        )
 
 
 def _slower(times: TimeComparison | None, max_time_ratio: float) -> str:

@@ -484,6 +484,32 @@ def test_a_heap_that_loading_leaves_by_chance_chooses_no_variant(
     assert result.chosen is not None and result.chosen.variant is Variant.WRAP
 
 
+@pytest.mark.parametrize(
+    ("seconds", "allowed", "refused"),
+    [
+        ((0.10, 0.12), 1.05, True),
+        ((0.10, 0.104), 1.05, False),
+        ((0.01, 0.04), 1.05, False),
+        ((0.10, 0.12), None, False),
+    ],
+)
+def test_opening_takes_no_longer_where_time_is_limited(
+    seconds: tuple[float, float],
+    allowed: float | None,
+    refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measured(original: StockOriginal, source: ModelSource) -> SessionMemory:
+        number = int(source is not original.source)
+        return SessionMemory(0, ((2 - number) << 20,) * 2, seconds[number])
+
+    monkeypatch.setattr(StockOriginal, "measured", measured)
+    trial = StockTrial(once(wide()), variants=(Variant.WRAP,))
+    (candidate,) = trial.rewrite(wide(), Asked(10.0, load_ratio=allowed)).candidates
+    assert ("120.0 ms where the original takes 100.0 ms" in candidate.reason) is refused
+    assert candidate.too_slow is refused
+
+
 def test_what_is_above_the_limit_is_looked_at_no_further() -> None:
     model = wide()
     variants = (Variant.PLAN, Variant.WRAP)

@@ -148,7 +148,7 @@ def resident(request: JobRequest) -> dict[str, Any]:
 
 def session_memory(request: JobRequest) -> dict[str, Any]:
     """What opening model 0 adds to resident memory, and the most above that in each of `runs` runs;
-    pages of mapped files apart.
+    pages of mapped files apart. And how long opening it took.
 
     Nothing is imported meanwhile."""
     meter = memory.meter()
@@ -156,7 +156,11 @@ def session_memory(request: JobRequest) -> dict[str, Any]:
     runner = request.runner(0)
     loaded = meter.current_bytes() - meter.mapped_bytes()
     peaks = _resident_peaks(runner, meter, loaded, request.options["runs"], mapped=False)
-    return {"loaded_bytes": max(loaded - before, 0), "run_peaks_bytes": peaks}
+    return {
+        "loaded_bytes": max(loaded - before, 0),
+        "load_seconds": runner.load_seconds,
+        "run_peaks_bytes": peaks,
+    }
 
 
 def _resident_peaks(

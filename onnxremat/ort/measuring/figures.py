@@ -27,13 +27,15 @@ SESSION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 class SessionFigures:
     """`opened`: what, and how. `activations_bytes`: the most that is allocated in a run, without
     an arena. `runs_bytes`: the most that a run adds to what the loaded session holds, resident.
-    `process_bytes`: the same with what loading added, which is `loaded_bytes`; `returning_bytes`:
-    that where malloc gives back what is freed, as MALLOC_MMAP_THRESHOLD_=65536 makes it do."""
+    `process_bytes`: the same with what loading added, which is `loaded_bytes` and took
+    `load_seconds` of the processor; `returning_bytes`: that where malloc gives back what is freed,
+    as MALLOC_MMAP_THRESHOLD_=65536 makes it do."""
 
     opened: str
     activations_bytes: int
     runs_bytes: int
     loaded_bytes: int
+    load_seconds: float
     returning_bytes: int
 
     @property
@@ -81,5 +83,6 @@ def _figures(opened: str, activations: int, memory: SessionMemory) -> SessionFig
         activations,
         max(memory.run_peaks_bytes),
         memory.loaded_bytes,
+        memory.load_seconds,
         memory.returning.grown_bytes,
     )

@@ -24,12 +24,14 @@ class SessionMemory:
 
     `loaded_bytes`: what opening it added. `run_peaks_bytes`: the most that each run had above that.
     Mapped pages (of external weights above all) the system shares between processes and drops where
-    it needs room. Medians, if measured several times. `returning`: the same where malloc gives back
-    what is freed.
+    it needs room. Medians, if measured several times. `load_seconds`: of the processor, to open it,
+    the least of all that were measured. `returning`: the same where malloc gives back what is
+    freed.
     """
 
     loaded_bytes: int
     run_peaks_bytes: tuple[int, ...]
+    load_seconds: float = 0.0
     returning: "SessionMemory | None" = None
 
     @property
@@ -83,12 +85,14 @@ def measure_session(
         ) as job:  # fmt: skip
             answer = job.answer
         peaks = tuple(answer["run_peaks_bytes"])
-        return SessionMemory(answer["loaded_bytes"], peaks)
+        return SessionMemory(answer["loaded_bytes"], peaks, answer["load_seconds"])
 
     found = [measured(None) for _ in range(repeats)]
     peaks = zip(*(one.run_peaks_bytes for one in found), strict=True)
+    given_back = measured(MALLOC_THRESHOLD_BYTES) if returning else None
     return SessionMemory(
         round(statistics.median(one.loaded_bytes for one in found)),
         tuple(round(statistics.median(column)) for column in peaks),
-        measured(MALLOC_THRESHOLD_BYTES) if returning else None,
+        min(one.load_seconds for one in (*found, given_back) if one is not None),
+        given_back,
     )
