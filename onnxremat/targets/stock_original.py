@@ -18,7 +18,7 @@ from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.measure import in_memory, run_outputs
-from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
+from onnxremat.ort.measuring.session_memory import SessionMemory, measure_heap, measure_session
 from onnxremat.ort.outside import ModelPair, Weights, with_weights_outside
 from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
 from onnxremat.ort.session_kernels import (
@@ -95,6 +95,15 @@ class StockOriginal:
         return measure_session(
             source, self.inputs, self.recipe, repeats=self.repeats, returning=True
         )
+
+    @cached_property
+    def heap_bytes(self) -> int | None:
+        """What it takes of one heap (`measure_heap`)."""
+        return self.heap_growth(self.source)
+
+    def heap_growth(self, source: ModelSource) -> int | None:
+        """What a file takes of one heap."""
+        return measure_heap(source, self.inputs, self.recipe)
 
     @cached_property
     def kernels(self) -> Kernels:

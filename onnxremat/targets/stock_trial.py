@@ -14,7 +14,7 @@ from types import MappingProxyType
 import onnx
 
 from onnxremat.core.errors import ModelError
-from onnxremat.core.units import format_seconds
+from onnxremat.core.units import format_bytes, format_seconds
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.executed_steps import OrderCheck
@@ -236,9 +236,10 @@ class StockTrial:
         original, file, memory = self.original, candidate.file, candidate.memory
         assert file is not None
         assert memory is not None
-        if not asked.keeps(memory):
-            return replace(candidate, reason=ABOVE)
-        if reason := self._more_memory(candidate, memory) or self._opens_later(memory, asked):
+        reason = "" if asked.keeps(memory) else ABOVE
+        if reason := (
+            reason or self._more_memory(candidate, memory) or self._opens_later(memory, asked)
+        ):
             return replace(candidate, reason=reason)
         outputs, expected = original.outputs(file.source), original.expected(reference)
         candidate = replace(
@@ -257,6 +258,8 @@ class StockTrial:
         candidate = replace(candidate, file=replace(file, order=order))
         if order is not None and not order.as_planned:
             return replace(candidate, reason=f"{order.inversions} steps ran out of order")
+        if reason := self._more_of_one_heap(file):
+            return replace(candidate, reason=reason)
         candidate = replace(candidate, times=self._times(file.source, asked.time_ratio))
         return replace(candidate, reason=_slower(candidate.times, asked.time_ratio))
 
@@ -295,6 +298,22 @@ class StockTrial:
         if memory.total_bytes > _WORTHWHILE * before.total_bytes:
             return "no less memory in all"
         return ""
+
+    def _more_of_one_heap(self, file: Written) -> str:
+        """Where a file that is to run anywhere takes more than the original without an arena, all
+        in one heap, weights included, or ""."""
+        original = self.original
+        if original.weights is not Weights.EXTERNAL or original.heap_bytes is None:
+            return ""
+        grown = original.heap_growth(file.source)
+        if grown is None:
+            return ""
+        if file.pair is not None and not file.pair.data.empty:
+            grown += file.pair.data.path.stat().st_size
+        if grown <= original.heap_bytes:
+            return ""
+        more = format_bytes(grown - original.heap_bytes)
+        return f"{more} more than the original in one heap, as WebAssembly has"
 
     def _opens_later(self, memory: SessionMemory, asked: Asked) -> str:
         """How much longer a candidate takes to open than the original, if that is too long, or

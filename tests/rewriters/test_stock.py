@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.executed_steps import check_order
 from onnxremat.ort.measuring.measure import in_memory, run_outputs
 from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
+from onnxremat.ort.outside import Weights
 from onnxremat.ort.recipe import STOCK
 from onnxremat.targets.stock_original import StockOriginal
 from onnxremat.targets.stock_trial import ABOVE, Asked, StockTrial
@@ -508,6 +510,38 @@ def test_opening_takes_no_longer_where_time_is_limited(
     (candidate,) = trial.rewrite(wide(), Asked(10.0, load_ratio=allowed)).candidates
     assert ("120.0 ms where the original takes 100.0 ms" in candidate.reason) is refused
     assert candidate.too_slow is refused
+
+
+@pytest.mark.parametrize(
+    ("weights", "heaps", "refused"),
+    [
+        (Weights.EXTERNAL, (50, 60), True),
+        (Weights.EXTERNAL, (60, 60), False),
+        (Weights.EXTERNAL, (None, 60), False),
+        (Weights.EMBEDDED, (50, 60), False),
+    ],
+)
+def test_what_runs_anywhere_takes_no_more_in_one_heap(
+    weights: Weights,
+    heaps: tuple[int | None, int],
+    refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measured(original: StockOriginal, source: ModelSource) -> SessionMemory:
+        return SessionMemory(0, ((9 if source is original.source else 8) << 20,) * 2)
+
+    def growth(original: StockOriginal, source: ModelSource) -> int | None:
+        megabytes = heaps[source is not original.source]
+        return None if megabytes is None else megabytes * 10**6
+
+    monkeypatch.setattr(StockOriginal, "measured", measured)
+    monkeypatch.setattr(StockOriginal, "heap_growth", growth)
+    original = replace(once(wide()), weights=weights)
+    trial = StockTrial(original, variants=(Variant.WRAP,))
+    candidate = trial.rewrite(wide(), Asked(10.0)).candidates[0]
+    assert (
+        candidate.reason == "10.00 MB more than the original in one heap, as WebAssembly has"
+    ) is (refused)
 
 
 def test_what_is_above_the_limit_is_looked_at_no_further() -> None:

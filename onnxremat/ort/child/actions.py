@@ -163,6 +163,18 @@ def session_memory(request: JobRequest) -> dict[str, Any]:
     }
 
 
+def heap_growth(request: JobRequest) -> dict[str, Any]:
+    """By how much opening model 0 and running it `runs` times moves the end of the heap, which may
+    be the only one there is (`Malloc.ONE_HEAP`); None where that is not known."""
+    before = memory.heap_end(trimmed=True)
+    runner = request.runner(0)
+    for _ in range(request.options["runs"]):
+        runner.release()
+        runner.run()
+    after = memory.heap_end()
+    return {"heap_bytes": None if before is None or after is None else after - before}
+
+
 def _resident_peaks(
     runner: Runner, meter: memory.Meter, base: int, runs: int, *, mapped: bool = True
 ) -> list[int]:

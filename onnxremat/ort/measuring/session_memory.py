@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from onnxremat.importer.external import all_external_tensors
 from onnxremat.ort.child import actions as worker_actions
-from onnxremat.ort.child.process import MALLOC_THRESHOLD_BYTES, ModelSource, run_job
+from onnxremat.ort.child.malloc import Malloc
+from onnxremat.ort.child.process import ModelSource, run_job
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.recipe import Recipe
 
@@ -63,6 +64,22 @@ class SessionMemory:
         return min(self.grown_bytes, given_back)
 
 
+def measure_heap(
+    source: ModelSource, inputs: Mapping[str, Array], recipe: Recipe, *, runs: int = 4
+) -> int | None:
+    """Bytes by which one heap that never shrinks grows when a model is opened and run: where there
+    is no arena, and no memory beside that heap, as in WebAssembly, whose kernels know no blocks of
+    channels either. External weights, which are mapped here, are not in it. None where it is not
+    known. Raises ModelError if the runtime refuses the model."""
+    plain = replace(recipe, cpu_arena=False, mem_pattern=False, blocks=False)
+    with run_job(
+        worker_actions.heap_growth, [source], [plain], inputs, options={"runs": runs},
+        malloc=Malloc.ONE_HEAP,
+    ) as job:  # fmt: skip
+        grown: int | None = job.answer["heap_bytes"]
+    return grown
+
+
 def measure_session(
     source: ModelSource,
     inputs: Mapping[str, Array],
@@ -77,19 +94,19 @@ def measure_session(
     if source.model is not None and not any(True for _ in all_external_tensors(source.model)):
         source = replace(source, base_dir=None)
 
-    def measured(malloc_threshold_bytes: int | None) -> SessionMemory:
+    def measured(malloc: Malloc) -> SessionMemory:
         options = {"runs": runs}
         with run_job(
             worker_actions.session_memory, [source], [recipe], inputs, options=options,
-            malloc_threshold_bytes=malloc_threshold_bytes,
+            malloc=malloc,
         ) as job:  # fmt: skip
             answer = job.answer
         peaks = tuple(answer["run_peaks_bytes"])
         return SessionMemory(answer["loaded_bytes"], peaks, answer["load_seconds"])
 
-    found = [measured(None) for _ in range(repeats)]
+    found = [measured(Malloc.USUAL) for _ in range(repeats)]
     peaks = zip(*(one.run_peaks_bytes for one in found), strict=True)
-    given_back = measured(MALLOC_THRESHOLD_BYTES) if returning else None
+    given_back = measured(Malloc.RETURNING) if returning else None
     return SessionMemory(
         round(statistics.median(one.loaded_bytes for one in found)),
         tuple(round(statistics.median(column)) for column in peaks),
