@@ -21,7 +21,8 @@ pytestmark = [
 
 def test_one_heap_grows_by_the_most_that_is_held() -> None:
     """So many values, and all of them together again, beside what the first session of a process
-    takes once."""
+    takes once; up to twice that, for blocks that are to lie at multiples of 64 bytes do not fit
+    where others of their size lay."""
     sizes = {}
     for rungs in (2, 8):
         ladder_of = ladder(rungs)
@@ -29,7 +30,7 @@ def test_one_heap_grows_by_the_most_that_is_held() -> None:
     two, eight = sizes[2], sizes[8]
     assert two is not None and eight is not None
     assert 2 * 2 * MEGABYTES <= two
-    assert 2 * 6 * MEGABYTES - MEGABYTES < eight - two < 2 * 6 * MEGABYTES + 3 * MEGABYTES
+    assert 2 * 6 * MEGABYTES - MEGABYTES < eight - two < 2 * (2 * 6 * MEGABYTES) + MEGABYTES
 
 
 def test_a_heap_that_is_not_known_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
