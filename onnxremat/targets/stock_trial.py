@@ -38,6 +38,8 @@ FIRST_RUN_NOISE_BYTES = 512 * 1024
 LONGEST_LOAD_RATIO, SHORT_LOADING_SECONDS = 1.05, 0.05
 """How much longer a variant may take to open than the original, where time is limited: within that,
 it is chance. What is open in a moment is no matter."""
+HEAP_STEP = 1.2
+"""By how much a heap may be larger than it has to be: that of WebAssembly grows by a fifth."""
 ABOVE = "above the limit"
 """Why a candidate was not looked at any further."""
 _OPENS = "it takes longer to open"
@@ -310,10 +312,12 @@ class StockTrial:
             return ""
         if file.pair is not None and not file.pair.data.empty:
             grown += file.pair.data.path.stat().st_size
-        if grown <= original.heap_bytes:
+        if HEAP_STEP * grown <= original.heap_bytes:
             return ""
-        more = format_bytes(grown - original.heap_bytes)
-        return f"{more} more than the original in one heap, as WebAssembly has"
+        return (
+            f"{format_bytes(grown)} of one heap, as WebAssembly has, where the original takes "
+            f"{format_bytes(original.heap_bytes)}: it grows by steps of a fifth"
+        )
 
     def _opens_later(self, memory: SessionMemory, asked: Asked) -> str:
         """How much longer a candidate takes to open than the original, if that is too long, or

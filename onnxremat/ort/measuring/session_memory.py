@@ -64,6 +64,14 @@ class SessionMemory:
         return min(self.grown_bytes, given_back)
 
 
+def _opened_by_path(source: ModelSource) -> ModelSource:
+    """The same, opened by the name of its file where no data of another folder is needed: so it has
+    no copy in memory for Python."""
+    if source.model is None or any(True for _ in all_external_tensors(source.model)):
+        return source
+    return replace(source, base_dir=None)
+
+
 def measure_heap(
     source: ModelSource, inputs: Mapping[str, Array], recipe: Recipe, *, runs: int = 4
 ) -> int | None:
@@ -72,8 +80,9 @@ def measure_heap(
     channels either. External weights, which are mapped here, are not in it. None where it is not
     known. Raises ModelError if the runtime refuses the model."""
     plain = replace(recipe, cpu_arena=False, mem_pattern=False, blocks=False)
+    source, options = _opened_by_path(source), {"runs": runs}
     with run_job(
-        worker_actions.heap_growth, [source], [plain], inputs, options={"runs": runs},
+        worker_actions.heap_growth, [source], [plain], inputs, options=options,
         malloc=Malloc.ONE_HEAP,
     ) as job:  # fmt: skip
         grown: int | None = job.answer["heap_bytes"]
@@ -91,8 +100,7 @@ def measure_session(
 ) -> SessionMemory:
     """Open and run a model in `repeats` children, and with `returning` in one more, whose malloc
     gives back what is freed. Raises ModelError if the runtime refuses it."""
-    if source.model is not None and not any(True for _ in all_external_tensors(source.model)):
-        source = replace(source, base_dir=None)
+    source = _opened_by_path(source)
 
     def measured(malloc: Malloc) -> SessionMemory:
         options = {"runs": runs}
