@@ -37,7 +37,7 @@ FIRST_RUN_NOISE_BYTES = 512 * 1024
 """How far the first runs of one file in several processes are apart."""
 LONGEST_LOAD_RATIO, SHORT_LOADING_SECONDS = 1.05, 0.05
 """How much longer a variant may take to open than the original, where time is limited: within that,
-it is chance. What is open in a moment is no matter."""
+it is chance. A moment more is no matter."""
 HEAP_STEP = 1.2
 """By how much a heap may be larger than it has to be: that of WebAssembly grows by a fifth."""
 ABOVE = "above the limit"
@@ -325,7 +325,7 @@ class StockTrial:
         before, after = self.before.load_seconds, memory.load_seconds
         if asked.load_ratio is None:
             return ""
-        if after <= max(asked.load_ratio * before, SHORT_LOADING_SECONDS):
+        if after <= max(asked.load_ratio * before, before + SHORT_LOADING_SECONDS):
             return ""
         return (
             f"{_OPENS}, {format_seconds(after)} where the original takes {format_seconds(before)}"
