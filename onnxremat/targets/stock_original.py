@@ -18,7 +18,12 @@ from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.measure import in_memory, run_outputs
-from onnxremat.ort.measuring.session_memory import SessionMemory, measure_heap, measure_session
+from onnxremat.ort.measuring.session_memory import (
+    HeapNeed,
+    SessionMemory,
+    measure_one_heap,
+    measure_session,
+)
 from onnxremat.ort.outside import ModelPair, Weights, with_weights_outside
 from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
 from onnxremat.ort.session_kernels import (
@@ -97,13 +102,13 @@ class StockOriginal:
         )
 
     @cached_property
-    def heap_bytes(self) -> int | None:
-        """What it takes of one heap (`measure_heap`)."""
-        return self.heap_growth(self.source)
+    def one_heap(self) -> HeapNeed | None:
+        """What it needs of one heap."""
+        return self.of_one_heap(self.source)
 
-    def heap_growth(self, source: ModelSource) -> int | None:
-        """What a file takes of one heap."""
-        return measure_heap(source, self.inputs, self.recipe)
+    def of_one_heap(self, source: ModelSource) -> HeapNeed | None:
+        """What a file needs of one heap; None where that cannot be told."""
+        return measure_one_heap(source, self.inputs, self.recipe)
 
     @cached_property
     def kernels(self) -> Kernels:

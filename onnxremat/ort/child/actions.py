@@ -8,6 +8,7 @@ from typing import Any
 
 from onnxremat.ort.child import meter as memory
 from onnxremat.ort.child.heap_trace import read_trace
+from onnxremat.ort.child.one_heap import grown
 from onnxremat.ort.child.runner import Runner, RuntimeRefusal, refusals, runtime_session
 from onnxremat.ort.child.watching import PROGRESS
 from onnxremat.ort.child.wire import Array, read_arrays, write_arrays
@@ -163,16 +164,33 @@ def session_memory(request: JobRequest) -> dict[str, Any]:
     }
 
 
-def heap_growth(request: JobRequest) -> dict[str, Any]:
-    """By how much opening model 0 and running it `runs` times moves the end of the heap, which may
-    be the only one there is (`Malloc.ONE_HEAP`); None where that is not known."""
-    before = memory.heap_end(trimmed=True)
-    runner = request.runner(0)
-    for _ in range(request.options["runs"]):
-        runner.release()
+def one_heap(request: JobRequest) -> dict[str, Any]:
+    """What opening model 0 and a run of it need of one heap (see `one_heap`): where the heap ends,
+    and the most that is held. Records are read for `seconds` at most, counted from the start of
+    this; None where there is nothing that records, or not enough time."""
+    try:
+        import memray
+    except ImportError:
+        return {"end_bytes": None, "held_bytes": None}
+    late = time.monotonic() + request.options["seconds"]
+    opening, running = (request.folder / f"{name}_{HEAP_FILE}" for name in ("opening", "running"))
+    with memray.Tracker(opening):
+        runner = request.runner(0)
+    with memray.Tracker(running):
         runner.run()
-    after = memory.heap_end()
-    return {"heap_bytes": None if before is None or after is None else after - before}
+    with memray.FileReader(opening) as first, memray.FileReader(running) as second:
+        heap = grown(
+            first.get_allocation_records(),
+            second.get_allocation_records(),
+            model_bytes=Path(str(request.models[0]["path"])).stat().st_size,
+            inputs_bytes=[value.nbytes for value in request.inputs.values()],
+            late=lambda: time.monotonic() > late,
+        )
+    for record in (opening, running):
+        record.unlink()
+    if heap is None:
+        return {"end_bytes": None, "held_bytes": None}
+    return {"end_bytes": heap.end_bytes, "held_bytes": heap.most_held_bytes}
 
 
 def _resident_peaks(

@@ -13,8 +13,3 @@ class Malloc(Enum):
         "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536",
     })  # fmt: skip
     """It gives blocks of 64 KB and more back to the system."""
-    ONE_HEAP = MappingProxyType({
-        "MALLOC_MMAP_MAX_": "0", "MALLOC_ARENA_MAX": "1", "MALLOC_TOP_PAD_": "0",
-        "MALLOC_TRIM_THRESHOLD_": str(2**60),
-    })  # fmt: skip
-    """It has one heap, which grows at its end and never shrinks, as that of WebAssembly."""

@@ -48,19 +48,6 @@ def meter() -> Meter:
     return _UsageMeter()
 
 
-def heap_end(*, trimmed: bool = False) -> int | None:
-    """Where the heap of the C library ends; `trimmed`: after it gave back what is free there. None
-    where that is not known."""
-    if not sys.platform.startswith("linux"):
-        return None
-    library = ctypes.CDLL(None)
-    if trimmed and hasattr(library, "malloc_trim"):
-        library.malloc_trim(ctypes.c_size_t(0))
-    library.sbrk.restype = ctypes.c_ssize_t
-    end: int = library.sbrk(ctypes.c_ssize_t(0))
-    return end
-
-
 def _can_reset() -> bool:
     """Whether the kernel lets this process reset its high-water mark (some containers do not)."""
     try:
