@@ -35,6 +35,8 @@ from onnxremat.ort.session_kernels import (
 )
 from onnxremat_rewriters.stock.build import is_stock
 
+WORTHWHILE_LOADING = 0.9
+"""The share of what loading leaves that another order of the weights may leave at most."""
 _COMPARED_LEVELS = (OptimizationLevel.NONE, OptimizationLevel.ALL)
 
 
@@ -75,6 +77,9 @@ class StockOriginal:
     _values: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     """What the nodes of the model, and of all that were planned of it, make."""
 
+    _opens_in_less: list[bool] = field(default_factory=list, init=False, repr=False)
+    """What was found, once it was asked for."""
+
     def __post_init__(self) -> None:
         if is_stock(self.model):
             raise ModelError("the model was already rewritten for stock options")
@@ -100,6 +105,18 @@ class StockOriginal:
         return measure_session(
             source, self.inputs, self.recipe, repeats=self.repeats, returning=True
         )
+
+    def opens_in_less(self, plain: ModelSource, by_size: ModelSource) -> bool:
+        """Whether a session of one's weights in another order leaves that much less when it is
+        opened, nothing set, that it is no chance. Asked once: the weights of all plans are the
+        model's."""
+        if not self._opens_in_less:
+            loaded = [
+                measure_session(source, self.inputs, self.recipe, runs=1, repeats=2).loaded_bytes
+                for source in (plain, by_size)
+            ]
+            self._opens_in_less.append(loaded[1] < WORTHWHILE_LOADING * loaded[0])
+        return self._opens_in_less[0]
 
     @cached_property
     def one_heap(self) -> HeapNeed | None:

@@ -24,6 +24,7 @@ from onnxremat.ort.measuring.measure import in_memory, run_outputs
 from onnxremat.ort.measuring.session_memory import HeapNeed, SessionMemory, measure_session
 from onnxremat.ort.outside import Weights
 from onnxremat.ort.recipe import STOCK
+from onnxremat.targets import stock_original
 from onnxremat.targets.stock_original import StockOriginal
 from onnxremat.targets.stock_trial import ABOVE, Asked, StockTrial
 from onnxremat.targets.stock_variants import IN_TILES, Variant
@@ -546,6 +547,25 @@ def test_what_runs_anywhere_takes_no_more_in_one_heap(
     candidate = trial.rewrite(wide(), Asked(10.0)).candidates[0]
     text = "60.00 MB of one heap, as WebAssembly has, where the original holds 65.00 MB"
     assert (text in candidate.reason) is refused
+
+
+@pytest.mark.parametrize(("loaded", "pays"), [((100, 80), True), ((100, 95), False)])
+def test_weights_are_laid_out_by_size_where_that_leaves_less(
+    loaded: tuple[int, int], pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured once for a model, whatever its plan is; what is left by chance counts for nothing."""
+    measured: list[ModelSource] = []
+
+    def session(source: ModelSource, *_: Any, **__: Any) -> SessionMemory:
+        measured.append(source)
+        return SessionMemory(loaded[len(measured) - 1], (0,))
+
+    monkeypatch.setattr(stock_original, "measure_session", session)
+    original = once(wide())
+    first, second = original.source, replace(original.source)
+    assert original.opens_in_less(first, second) is pays
+    assert original.opens_in_less(second, first) is pays
+    assert [id(one) for one in measured] == [id(first), id(second)]
 
 
 def test_what_is_above_the_limit_is_looked_at_no_further() -> None:
