@@ -3,11 +3,12 @@
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from models import BUILDERS
 from onnxremat.core.errors import ModelError
@@ -218,6 +219,44 @@ def test_large_weights_are_laid_out_first(
             for one in (source, pairs[1].source())
         ]
         assert other_kernels(*kernels) == ""
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight", "attributes"),
+    [
+        ((1, 16, 40), (32, 16, 5), {"pads": [2, 2]}),
+        ((1, 16, 40), (32, 16, 5), {"dilations": [3], "strides": [2]}),
+        ((2, 256, 9, 7), (256, 1, 3, 3), {"group": 256, "pads": [1] * 4}),
+        ((1, 32, 9, 7), (64, 16, 3, 3), {"group": 2, "auto_pad": "SAME_UPPER"}),
+        ((1, 32, 9, 7), (64, 32, 3, 2), {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+        ((1, 64, 9, 9), (128, 64, 1, 1), {"strides": [2, 2], "kernel_shape": [1, 1]}),
+        ((1, 3, 20, 20), (32, 3, 7, 7), {"strides": [2, 2], "pads": [3] * 4}),
+        ((1, 8, 5, 6, 7), (16, 8, 3, 3, 3), {"pads": [1] * 6, "dilations": [1, 1, 2]}),
+    ],
+)
+def test_a_convolution_over_no_pictures_is_like_the_one_that_follows(
+    shape: tuple[int, ...],
+    weight: tuple[int, ...],
+    attributes: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(largest_first, "LARGE_BYTES", 1)
+    stored = np.random.default_rng(0).standard_normal(weight, dtype=np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], "conv", **attributes)], "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(stored, "w")],
+    )  # fmt: skip
+    opset = helper.make_opsetid("", 17)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    inputs = make_inputs(model)
+    made = outside(stock(model, hide=False, chain=False).model, Weights.EXTERNAL)
+    before = len(planned_graph(made.model).node)
+    with_weights_in_function(made.model, by_size=True)
+    assert len(planned_graph(made.model).node) > before + 1
+    expected = run_outputs(in_memory(model, "."), inputs, ONE_THREAD)
+    assert not different_names(expected, run_outputs(made.source(), inputs, ONE_THREAD))
 
 
 def test_weights_stay_in_order_where_shapes_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
