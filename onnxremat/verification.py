@@ -382,8 +382,9 @@ def verify_stock(
 
 def resident_peak(memory: SessionMemory, *, loading: bool = False) -> PeakMeasurement:
     """The most that any run takes above the loaded session; with `loading` that is included."""
-    below = memory.loaded_bytes if loading else 0
-    peaks = tuple(below + peak for peak in memory.run_peaks_bytes)
+    peaks = memory.above_loaded_bytes
+    if loading:
+        peaks = tuple(memory.loaded_bytes + peak for peak in memory.run_peaks_bytes)
     return PeakMeasurement(max(peaks), peaks, PeakMethod.RESIDENT)
 
 

@@ -396,7 +396,7 @@ def _unchanged(stock: StockResult) -> str:
     best = stock.closest
     if best is None or best.memory is None:
         return "unchanged: no variant could be made"
-    peak = format_bytes(max(best.memory.run_peaks_bytes))
+    peak = format_bytes(max(best.memory.above_loaded_bytes))
     return f"unchanged: the best, {best.variant}, takes {peak}, but {best.reason}"
 
 

@@ -59,6 +59,15 @@ class SessionMemory:
         return self.loaded_bytes + max(self.run_peaks_bytes)
 
     @property
+    def above_loaded_bytes(self) -> tuple[int, ...]:
+        """The most that each run had above the loaded level, by the malloc with which that is more:
+        one that keeps what loading freed gives it to runs, which then seem to take nothing."""
+        if self.returning is None:
+            return self.run_peaks_bytes
+        both = zip(self.run_peaks_bytes, self.returning.run_peaks_bytes, strict=True)
+        return tuple(map(max, both))
+
+    @property
     def least_bytes(self) -> int:
         """`grown_bytes`, or what that is where malloc gives back what is freed, if that is less:
         by this, sessions of one model are compared. What loading frees and malloc keeps is chance:
