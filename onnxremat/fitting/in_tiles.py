@@ -161,7 +161,8 @@ class Tiles:
     ) -> TriedTiles:
         """Tiles where only measuring tells what they take: more and more of them, as long as what
         is measured gets less; until the limit is kept, if there is one. A step that takes too
-        long is halved a few times."""
+        long is halved a few times; where the first ones do, smaller tiles, which stay in the
+        processor's caches, may take less."""
         own = self.searches.peak(base, self.searches.own(base))
         measuring = _Measuring(base, search, part, tried, planning, own)
         found, fast = TriedTiles(), None
@@ -171,7 +172,7 @@ class Tiles:
                 fast = share
             elif became is _Became.SLOW and fast is not None:
                 return self._between(fast, share, found, measuring)
-            elif became is not _Became.SAME:
+            elif became is _Became.NO_BETTER:
                 break
         return found
 

@@ -39,8 +39,9 @@ class Searches:
         ((LESS, NO_BETTER), SHARES[:2]),
         ((SAME, LESS, SLOW, LESS, NO_BETTER), (*SHARES, 0.16, 0.1131)),
         ((LESS, SLOW, SLOW, LESS, SAME), (0.5, 0.32, 0.4, 0.4472, 0.4230)),
-        ((SLOW,), SHARES[:1]),
-        ((SAME, SLOW), SHARES[:2]),
+        ((SLOW, SLOW, SLOW), SHARES),
+        ((SLOW, LESS, SLOW, NO_BETTER), (*SHARES, 0.16)),
+        ((SAME, SLOW, NO_BETTER), SHARES),
     ],
 )
 def test_a_step_is_halved_where_it_takes_too_long(
