@@ -4,7 +4,7 @@ For tests, benchmarks and examples; not part of the wheel. `BUILDERS` is the tab
 `python -m models NAME -o FILE` writes one to a file. See README.md.
 """
 
-from models.table import BUILDERS, EXPORTED, FORWARD, TRAINING
+from models.table import BUILDERS, DEPLOYED, EXPORTED, FORWARD, TRAINING
 from models.training import gradient_name, training
 from models.weights import (
     initial_weights,
@@ -16,6 +16,7 @@ from models.weights import (
 
 __all__ = [
     "BUILDERS",
+    "DEPLOYED",
     "EXPORTED",
     "FORWARD",
     "TRAINING",

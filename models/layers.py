@@ -21,30 +21,46 @@ def conv(
     stride: int = 1,
     groups: int = 1,
     bias: bool = True,
+    dilation: int = 1,
+    pad: int | None = None,
 ) -> Value:
-    """A square convolution with an odd `kernel`, padded by kernel // 2 pixels on each side."""
-    operands = [x, net.weight(name, "weight", (channels, x.shape[1] // groups, kernel, kernel))]
+    """A convolution over all axes behind the channels, of a cube of `kernel` each way, `dilation`
+    apart. `pad` is by default what keeps the size where the stride is 1 and the kernel odd."""
+    axes = len(x.shape) - 2
+    shape = (channels, x.shape[1] // groups, *[kernel] * axes)
+    operands = [x, net.weight(name, "weight", shape)]
     if bias:
         operands.append(net.weight(name, "bias", (channels,)))
+    pad = dilation * (kernel // 2) if pad is None else pad
+    spread = {"dilations": [dilation] * axes} if dilation > 1 else {}
     return net.op(
         "Conv",
         operands,
         name,
-        kernel_shape=[kernel, kernel],
-        strides=[stride, stride],
-        pads=[kernel // 2] * 4,
+        kernel_shape=[kernel] * axes,
+        strides=[stride] * axes,
+        pads=[pad] * 2 * axes,
         group=groups,
+        **spread,
     )
 
 
-def conv_transpose(net: Net, x: Value, channels: int, name: str) -> Value:
-    """A 2x2 transposed convolution with stride 2: height and width double."""
+def conv_transpose(
+    net: Net, x: Value, channels: int, name: str, *, kernel: int = 2, stride: int = 2
+) -> Value:
+    """A transposed convolution; all sizes behind the channels become `stride` times as large."""
+    axes = len(x.shape) - 2
     operands = [
         x,
-        net.weight(name, "weight", (x.shape[1], channels, 2, 2)),
+        net.weight(name, "weight", (x.shape[1], channels, *[kernel] * axes)),
         net.weight(name, "bias", (channels,)),
     ]
-    return net.op("ConvTranspose", operands, name, kernel_shape=[2, 2], strides=[2, 2])
+    pad = (kernel - stride) // 2
+    pads = {"pads": [pad] * 2 * axes} if pad else {}
+    return net.op(
+        "ConvTranspose", operands, name, kernel_shape=[kernel] * axes, strides=[stride] * axes,
+        **pads,
+    )  # fmt: skip
 
 
 def batch_norm(net: Net, x: Value, name: str, *, residual: bool = False) -> Value:
@@ -109,9 +125,10 @@ def separable(
 
 def max_pool(net: Net, x: Value, kernel: int, stride: int, name: str) -> Value:
     """Maximum over windows; an odd `kernel` is padded by kernel // 2, an even one is not."""
-    pads = [kernel // 2 if kernel % 2 else 0] * 4
-    shape = [kernel, kernel]
-    return net.op("MaxPool", [x], name, kernel_shape=shape, strides=[stride] * 2, pads=pads)
+    axes = len(x.shape) - 2
+    pads = [kernel // 2 if kernel % 2 else 0] * 2 * axes
+    shape = [kernel] * axes
+    return net.op("MaxPool", [x], name, kernel_shape=shape, strides=[stride] * axes, pads=pads)
 
 
 def average_pool(net: Net, x: Value, name: str) -> Value:
@@ -119,20 +136,47 @@ def average_pool(net: Net, x: Value, name: str) -> Value:
     return net.op("AveragePool", [x], name, kernel_shape=[2, 2], strides=[2, 2])
 
 
-def upsample(net: Net, x: Value, name: str) -> Value:
-    """Nearest-neighbour Resize: height and width double."""
-    scales = net.constant(np.array([1, 1, 2, 2], np.float32))
+def upsample(net: Net, x: Value, name: str, *, factor: int = 2) -> Value:
+    """Nearest-neighbour Resize: height and width become `factor` times as large."""
+    scales = net.constant(np.array([1, 1, factor, factor], np.float32))
     absent = net.constant(np.zeros(0, np.float32))  # no region of interest
     batch, channels, height, width = x.shape
     return net.op(
         "Resize",
         [x, absent, scales],
         name,
-        known_shape=[batch, channels, 2 * height, 2 * width],
+        known_shape=[batch, channels, factor * height, factor * width],
         mode="nearest",
         coordinate_transformation_mode="asymmetric",
         nearest_mode="floor",
     )
+
+
+def bilinear(net: Net, x: Value, factor: int, name: str) -> Value:
+    """Bilinear Resize by whole factors, centres of pixels aligned (half_pixel)."""
+    scales = net.constant(np.array([1, 1, factor, factor], np.float32))
+    absent = net.constant(np.zeros(0, np.float32))
+    batch, channels, height, width = x.shape
+    return net.op(
+        "Resize",
+        [x, absent, scales],
+        name,
+        known_shape=[batch, channels, factor * height, factor * width],
+        mode="linear",
+        coordinate_transformation_mode="half_pixel",
+    )
+
+
+def instance_norm(net: Net, x: Value, name: str) -> Value:
+    """Normalisation of each channel by its own mean and variance (Ulyanov et al. 2016)."""
+    operands = [net.weight(name, kind, (x.shape[1],)) for kind in ("scale", "bias")]
+    return net.op("InstanceNormalization", [x, *operands], name, epsilon=1e-5)
+
+
+def gated(net: Net, x: Value, name: str) -> Value:
+    """One half of the channels times the sigmoid of the other (Dauphin et al. 2017, GLU)."""
+    half, gate = net.split(x, 2, 1, f"{name}/split")
+    return net.op("Mul", [half, net.op("Sigmoid", [gate], f"{name}/gate")], name)
 
 
 def dense(net: Net, x: Value, features: int, name: str, *, residual: bool = False) -> Value:

@@ -107,11 +107,21 @@ class Net:
         `known_shape` is for the operators whose symbolic dimensions ONNX loses. ValueError when
         the shape is not complete, or contradicts ONNX.
         """
-        inferred = self._infer(op_type, inputs, name, attributes)
+        (inferred,) = self._infer(op_type, inputs, [name], attributes)
         self._declare(name, _completed(inferred, known_shape, name, op_type))
         output = self._variable(name)
         self._graph.nodes.append(gs.Node(op_type, name, attributes, list(inputs), [output]))
         return output
+
+    def split(self, x: Value, parts: int, axis: int, name: str) -> list[Value]:
+        """Append a Split into parts of one size, called `name/1`, `name/2`, ..."""
+        attributes = {"axis": axis} | ({"num_outputs": parts} if self.opset >= 18 else {})
+        names = [f"{name}/{number}" for number in range(1, parts + 1)]
+        for made, kind in zip(names, self._infer("Split", [x], names, attributes), strict=True):
+            self._declare(made, _completed(kind, None, made, "Split"))
+        outputs = [self._variable(made) for made in names]
+        self._graph.nodes.append(gs.Node("Split", name, attributes, [x], outputs))
+        return outputs
 
     def model(self, outputs: Mapping[str, Value]) -> onnx.ModelProto:
         """The finished model; `outputs` maps the names of its graph outputs to values."""
@@ -139,18 +149,22 @@ class Net:
         return gs.Constant(name, values)
 
     def _infer(
-        self, op_type: str, inputs: Sequence[Value], name: str, attributes: Mapping[str, Any]
-    ) -> onnx.TypeProto:
-        """ONNX's shape inference for one node."""
+        self,
+        op_type: str,
+        inputs: Sequence[Value],
+        outputs: Sequence[str],
+        attributes: Mapping[str, Any],
+    ) -> list[onnx.TypeProto]:
+        """ONNX's shape inference for one node, for each of its outputs."""
         names = [value.name for value in inputs]
         kinds: dict[str, onnx.TypeProto] = shape_inference.infer_node_outputs(
             onnx.defs.get_schema(op_type, self.opset, ""),
-            helper.make_node(op_type, names, [name], **attributes),
+            helper.make_node(op_type, names, list(outputs), **attributes),
             {value: self._types[value] for value in names if value},
             {value: self._constant_data[value] for value in names if value in self._constant_data},
             opset_imports=self._opsets,
         )
-        return kinds[name]
+        return [kinds[name] for name in outputs]
 
 
 def _completed(

@@ -1,8 +1,11 @@
-"""Image restoration at full resolution: ESPCN (super-resolution) and DnCNN (denoising).
+"""Image restoration at full resolution: ESPCN and SRVGG (super-resolution), DnCNN (denoising).
 
 Sources: Shi et al. 2016, "Real-Time Single Image and Video Super-Resolution Using an Efficient
 Sub-Pixel Convolutional Neural Network", section 3.1; Zhang, Zuo, Chen, Meng & Zhang 2017, "Beyond a
-Gaussian Denoiser: Residual Learning of Deep CNN for Image Denoising", section III.
+Gaussian Denoiser: Residual Learning of Deep CNN for Image Denoising", section III; Wang, Xie, Dong
+and Shan 2021, "Real-ESRGAN: Training Real-World Blind Super-Resolution with Pure Synthetic Data"
+(the compact network of its code: convolutions and PReLU at the resolution of the input, a sub-pixel
+convolution, and the input enlarged by its nearest pixels added).
 
 Deviations: ESPCN has four convolutions by default, one more than the paper's (`widths=(64, 32)` is
 the paper's network); convolutions are padded with zeros.
@@ -68,3 +71,32 @@ def dncnn(
         x = layers.conv_norm_relu(net, x, width, 3, f"conv{index}", norm=norm)
     noise = layers.conv(net, x, channels, 3, f"conv{depth}")
     return net.model({"clean": net.op("Sub", [image, noise], "subtract")})
+
+
+def srvgg(
+    *,
+    size: int = 724,
+    scale: int = 4,
+    depth: int = 18,
+    width: int = 16,
+    batch: int = 1,
+    opset: int = 17,
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """SRVGG (Wang 2021): image (batch, 3, size, size) to enlarged (batch, 3, scale x size, scale x
+    size). The output and what is shuffled into it set the memory.
+
+    size: pixels a side. depth, width: 3x3 convolutions between the first and the last, and their
+    channels.
+    """
+    net = Net("srvgg", batch=batch, opset=opset, seed=seed)
+    image = net.input("image", (3, size, size))
+    x = image
+    for index in range(1, depth + 2):
+        x = layers.conv(net, x, width, 3, f"conv{index}")
+        slope = net.weight(f"conv{index}/prelu", "residual_scale", (width, 1, 1))
+        x = net.op("PRelu", [x, slope], f"conv{index}/prelu")
+    x = layers.conv(net, x, 3 * scale**2, 3, f"conv{depth + 2}")
+    x = net.op("DepthToSpace", [x], "shuffle", blocksize=scale, mode="CRD")
+    base = layers.upsample(net, image, "enlarge", factor=scale)
+    return net.model({"enlarged": net.op("Add", [x, base], "add")})

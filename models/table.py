@@ -1,4 +1,4 @@
-"""The table of builders: every architecture, its training graph, and exported files.
+"""The table of builders: every architecture, its training graph, exported and deployed models.
 
 Every builder takes keyword arguments only and returns a ModelProto. Common ones: `batch` (samples),
 `symbolic_batch` (leave the batch open: the dimension "batch"; forward models only), `opset` (17 to
@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx
 
+from models.audio import demucs, wav2vec2
 from models.densenet import densenet
 from models.exported import gpt_cache, half_attention, open_encoder, sam_encoder
 from models.inception import inception
@@ -20,10 +21,11 @@ from models.mobilenet import mobilenet
 from models.nasnet import nasnet
 from models.randwire import randwire
 from models.resnet import resnet
-from models.restoration import dncnn, espcn
+from models.restoration import dncnn, espcn, srvgg
+from models.segmentation import deeplab, matting, u2net
 from models.training import training
 from models.transformer import transformer
-from models.unet import unet
+from models.unet import unet, unet3d
 from models.vae import vae_decoder
 from models.vgg import vgg
 
@@ -108,6 +110,18 @@ EXPORTED: dict[str, Builder] = {
 """Models written as exporters write them, with open sizes: of those `symbolic_batch` and the like
 are no options."""
 
-BUILDERS: dict[str, Builder] = FORWARD | TRAINING | EXPORTED
+DEPLOYED: dict[str, Builder] = {
+    "deeplab": deeplab,
+    "demucs": demucs,
+    "matting": matting,
+    "srvgg": srvgg,
+    "u2net": u2net,
+    "unet3d": unet3d,
+    "wav2vec2": wav2vec2,
+}
+"""Models of which people report that they do not fit, for inference at full size: without training
+graphs, and of those `symbolic_batch` is no option."""
+
+BUILDERS: dict[str, Builder] = FORWARD | TRAINING | EXPORTED | DEPLOYED
 """Name to builder. `inspect.signature` gives the options and defaults, the docstring the
 architecture, its paper, its sizes and their units."""

@@ -38,11 +38,18 @@ def transformer(
     net = Net("transformer", batch=batch, symbolic_batch=symbolic_batch, opset=opset, seed=seed)
     x = net.input("tokens", (sequence, width))
     for layer in range(1, depth + 1):
-        x = _attention_part(net, x, heads, norm_first, f"layer{layer}/attention")
-        x = _feed_forward_part(net, x, expansion, norm_first, f"layer{layer}/feed_forward")
+        x = encoder_layer(net, x, heads, expansion, f"layer{layer}", norm_first=norm_first)
     if norm_first:
         x = layers.layer_norm(net, x, "final/norm")
     return net.model({"encoded": x})
+
+
+def encoder_layer(
+    net: Net, x: Value, heads: int, expansion: int, name: str, *, norm_first: bool = True
+) -> Value:
+    """Attention and feed-forward part of (batch, position, feature), each in a residual sum."""
+    x = _attention_part(net, x, heads, norm_first, f"{name}/attention")
+    return _feed_forward_part(net, x, expansion, norm_first, f"{name}/feed_forward")
 
 
 def _attention_part(net: Net, x: Value, heads: int, norm_first: bool, name: str) -> Value:

@@ -1,5 +1,7 @@
-"""U-Net. Source: Ronneberger, Fischer & Brox 2015, "U-Net: Convolutional Networks for Biomedical
-Image Segmentation", figure 1.
+"""U-Net. Sources: Ronneberger, Fischer & Brox 2015, "U-Net: Convolutional Networks for Biomedical
+Image Segmentation", figure 1; Çiçek, Abdulkadir, Lienkamp, Brox & Ronneberger 2016, "3D U-Net:
+Learning Dense Volumetric Segmentation from Sparse Annotation", figure 2, with the normalisation of
+Isensee et al. 2021, "nnU-Net" (of instances, with leaky ReLU).
 
 Deviations: convolutions are padded (no cropping at the skips); up-sampling is the paper's 2x2
 transposed convolution or a nearest Resize with a 3x3 convolution; batch normalisation on request.
@@ -51,6 +53,53 @@ def unet(
         x = net.op("Concat", [skips[level - 1], x], f"dec{level}/concat", axis=1)
         x = _double_conv(net, x, width, f"dec{level}", norm)
     return net.model({"logits": layers.conv(net, x, classes, 1, "head")})
+
+
+def unet3d(
+    *,
+    size: tuple[int, ...] = (128, 128, 64),
+    levels: int = 3,
+    base: int = 8,
+    channels: int = 1,
+    classes: int = 2,
+    norm: bool = True,
+    batch: int = 1,
+    opset: int = 17,
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """3-D U-Net (Çiçek 2016, Isensee 2021): volume (batch, channels, *size) to logits (batch,
+    classes, *size).
+
+    size: three numbers of voxels, divisible by 2 ** levels. levels: halvings of the resolution.
+    base: channels at full resolution, doubled at each level. norm: normalisation of instances
+    behind each 3x3x3 convolution.
+    """
+    if any(side % 2**levels for side in size):
+        raise ValueError(f"size is {size}, it must be divisible by 2 ** levels = {2**levels}")
+    net = Net("unet3d", batch=batch, opset=opset, seed=seed)
+    x = net.input("volume", (channels, *size))
+    skips = []
+    for level in range(1, levels + 1):
+        x = _double_conv3d(net, x, base * 2 ** (level - 1), f"enc{level}", norm)
+        skips.append(x)
+        x = layers.max_pool(net, x, 2, 2, f"enc{level}/pool")
+    x = _double_conv3d(net, x, base * 2**levels, "middle", norm)
+    for level in range(levels, 0, -1):
+        width = base * 2 ** (level - 1)
+        x = layers.conv_transpose(net, x, width, f"dec{level}/up")
+        x = net.op("Concat", [skips[level - 1], x], f"dec{level}/concat", axis=1)
+        x = _double_conv3d(net, x, width, f"dec{level}", norm)
+    return net.model({"logits": layers.conv(net, x, classes, 1, "head")})
+
+
+def _double_conv3d(net: Net, x: Value, width: int, name: str, norm: bool) -> Value:
+    for number in (1, 2):
+        own = f"{name}/conv{number}"
+        x = layers.conv(net, x, width, 3, own)
+        if norm:
+            x = layers.instance_norm(net, x, f"{own}/norm")
+        x = net.op("LeakyRelu", [x], f"{own}/relu", alpha=0.01)
+    return x
 
 
 def _double_conv(net: Net, x: Value, width: int, name: str, norm: bool) -> Value:

@@ -26,6 +26,16 @@ TINY: dict[str, dict[str, Any]] = {
     "vgg": {"size": 32, "base": 2, "hidden": 8, "classes": 5},
 }
 
+TINY_DEPLOYED: dict[str, dict[str, Any]] = {
+    "deeplab": {"size": 64, "base": 4, "blocks": (1, 1, 1, 1), "classes": 5},
+    "demucs": {"seconds": 0.02, "levels": 2, "base": 4},
+    "matting": {"size": 32, "patch": 8, "width": 8, "depth": 1, "detail": 4},
+    "srvgg": {"size": 8, "scale": 2, "depth": 2, "width": 4},
+    "u2net": {"size": 512},
+    "unet3d": {"size": (8, 8, 4), "levels": 2, "base": 2},
+    "wav2vec2": {"seconds": 0.1, "features": 8, "width": 16, "depth": 1},
+}
+
 TINY_EXPORTED: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "gpt_cache": (
         {"depth": 1, "width": 16, "heads": 2, "vocabulary": 8, "context": 32},

@@ -9,6 +9,7 @@ import pytest
 
 from models import (
     BUILDERS,
+    DEPLOYED,
     EXPORTED,
     FORWARD,
     TRAINING,
@@ -22,7 +23,7 @@ from models.folding import complete_shapes
 from models.weights import kind_of
 from onnxremat.importer import bind_dimensions, from_proto
 from onnxremat.ort.measuring.inputs import make_inputs
-from tests.models.sizes import TINY, TINY_EXPORTED, run, session, tiny
+from tests.models.sizes import TINY, TINY_DEPLOYED, TINY_EXPORTED, run, session, tiny
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("mlp", {"activation": "gelu"}),
@@ -44,6 +45,7 @@ def test_every_builder_is_tested_and_documented() -> None:
     assert set(TINY) == set(FORWARD)
     assert {f"{name}_train" for name in FORWARD} == set(TRAINING)
     assert set(TINY_EXPORTED) == set(EXPORTED)
+    assert set(TINY_DEPLOYED) == set(DEPLOYED)
     for name, build in BUILDERS.items():
         assert "batch" in (inspect.getdoc(build) or ""), name
         options = inspect.signature(build).parameters.values()
@@ -63,6 +65,28 @@ def test_model_is_valid_and_runs(name: str, options: dict[str, object]) -> None:
     declared = [dim.dim_value for dim in model.graph.output[0].type.tensor_type.shape.dim]
     assert list(output.shape) == declared
     assert np.isfinite(output).all() and output.std() > 1e-3
+
+
+@pytest.mark.parametrize("opset", [17, 21])
+@pytest.mark.parametrize("name", DEPLOYED)
+def test_deployed_model_is_valid_and_runs(name: str, opset: int) -> None:
+    build = DEPLOYED[name]
+    model = build(**TINY_DEPLOYED[name], opset=opset)
+    onnx.checker.check_model(model, full_check=True)
+    complete_shapes(model)
+    again, other = (build(**TINY_DEPLOYED[name], opset=opset, seed=seed) for seed in (0, 1))
+    assert again.SerializeToString() == model.SerializeToString() != other.SerializeToString()
+    names = [node.name for node in model.graph.node]
+    assert all(names) and len(set(names)) == len(names)
+    (output,) = run(session(model), random_feeds(model)).values()
+    declared = [dim.dim_value for dim in model.graph.output[0].type.tensor_type.shape.dim]
+    assert list(output.shape) == declared
+    assert np.isfinite(output).all() and output.std() > 1e-3
+
+
+@pytest.mark.parametrize("name", DEPLOYED)
+def test_deployed_models_are_deep(name: str) -> None:
+    assert len(DEPLOYED[name]().graph.node) >= 40
 
 
 @pytest.mark.parametrize("name", EXPORTED)
