@@ -71,6 +71,13 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
     "unet": {"size": 128, "base": 16, "levels": 3},
     "vae_decoder": {"size": 128, "base": 16},
     "vgg": {"size": 96, "base": 16},
+    "deeplab": {"size": 256},
+    "demucs": {"seconds": 2.0},
+    "matting": {"size": 256},
+    "srvgg": {"size": 128},
+    "u2net": {"size": 512},
+    "unet3d": {"size": (32, 32, 16)},
+    "wav2vec2": {"seconds": 2.0, "depth": 2},
 }
 """Options of the builders that are not trained; training graphs have their own defaults."""
 

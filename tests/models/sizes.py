@@ -53,7 +53,7 @@ TINY_EXPORTED: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 
 def tiny(name: str, **options: Any) -> dict[str, Any]:
     """TINY options of a builder or of its training variant, with `options` on top."""
-    return TINY[name.removesuffix("_train")] | options
+    return (TINY | TINY_DEPLOYED)[name.removesuffix("_train")] | options
 
 
 def session(model: onnx.ModelProto) -> Any:
