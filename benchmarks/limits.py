@@ -17,7 +17,7 @@ compared here (`benchmarks.rewrite_models`, `benchmarks.tiling`).
 
 `--shared` has `training/*.onnx`, the published training graphs, and `inference.json`, the shapes of
 the inference files that ship in registry packages, which `--packages` has as NAME.onnx (see
-`models/README.md`). The builders of `models/` run always, at sizes for which a plan takes a few
+`models/README.md`). The builders of `models/` run always (deployed ones in `benchmarks.regions`), at sizes for which a plan takes a few
 seconds. Planning takes at most the time limit for each line, measuring as long again for models of
 these sizes: all of it about half an hour on two cores.
 """
@@ -38,7 +38,7 @@ import onnxruntime
 
 import onnxremat
 from benchmarks.tables import commit, markdown
-from models import BUILDERS
+from models import BUILDERS, EXPORTED, FORWARD, TRAINING
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import InfeasibleError, ModelError, NoPlanFoundError, OnnxrematError
 from onnxremat.core.problem import Limits
@@ -71,13 +71,6 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
     "unet": {"size": 128, "base": 16, "levels": 3},
     "vae_decoder": {"size": 128, "base": 16},
     "vgg": {"size": 96, "base": 16},
-    "deeplab": {"size": 256},
-    "demucs": {"seconds": 2.0},
-    "matting": {"size": 256},
-    "srvgg": {"size": 128},
-    "u2net": {"size": 512},
-    "unet3d": {"size": (32, 32, 16)},
-    "wav2vec2": {"seconds": 2.0, "depth": 2},
 }
 """Options of the builders that are not trained; training graphs have their own defaults."""
 
@@ -128,7 +121,7 @@ def cases(shared: Path | None, packages: Path | None, scratch: Path) -> Iterator
     def stored(path: Path) -> Callable[[], Path | None]:
         return lambda: path if path.is_file() else None
 
-    for name in BUILDERS:
+    for name in (*FORWARD, *TRAINING, *EXPORTED):
         yield Case(name, built(name), DIMS.get(name, {}))
     if shared is None:
         return
