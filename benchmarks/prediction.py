@@ -49,6 +49,7 @@ from onnxremat.importer.execution_order import default_order, priority_order
 from onnxremat.importer.nodes import is_constant
 from onnxremat.options import Options
 from onnxremat.ort.child import actions as worker_actions
+from onnxremat.ort.child.malloc import Malloc
 from onnxremat.ort.child.process import ModelSource, run_job
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.emulation.predict import Prediction, predict
@@ -349,9 +350,7 @@ def examine_stock(
     if sessions[0].optimized.layout_nodes and not large(model):
         sessions = stock_sessions(model, base, feed.inputs, tries=TRIES)
     randomize(False)
-    resident = measure_resident(
-        in_memory(model, base), feed.inputs, STOCK, malloc_threshold_bytes=None
-    )
+    resident = measure_resident(in_memory(model, base), feed.inputs, STOCK, malloc=Malloc.USUAL)
     steady = measure_resident(in_memory(model, base), feed.inputs, STOCK)
     found = []
     for session in sessions:

@@ -120,8 +120,8 @@ class Options(ModelFields):
     """What `rewrite` takes.
 
     `runtime` and `session` choose the target, a row of `target_table.TARGETS` (without a session
-    the first one of the runtime): "ort-cpu" with a file that is opened with the options stored in
-    it ("recipe") or with ONNX Runtime's defaults ("stock"), or "generic" for a runtime without an
+    the first one of the runtime): "ort-cpu" with a file that is opened with ONNX Runtime's defaults
+    ("stock") or with the options stored in it ("recipe"), or "generic" for a runtime without an
     allocator. `order`: who keeps the order, the session option of that name in the file
     ("priority"), or the positions of the nodes alone ("default"); then nothing is recomputed.
     `optimize`: the level of the runtime's own optimizations that are done before the plan.
@@ -135,8 +135,8 @@ class Options(ModelFields):
     the kind of this one, and whether its weights lie in it or in a file beside it (`weights`; those
     of other targets stay where they are). `mem_of`: what is limited, where a target leaves a
     choice: "runs" or "process". `max_slowdown`: the share of the original's time that the file may
-    take longer (0.1: 10%); None: what tiles and recomputation are planned to take, and 10% for all
-    the rest.
+    take longer (0.1: 10%), and to open no longer at all; None: what tiles and recomputation are
+    planned to take, and 10% for all the rest, however long it takes to open.
 
     `time_limit`: the seconds that planners and the choice of tiles have, all together; running,
     predicting and measuring come on top. Whole ops come first, tiles next, and whole ops have what
@@ -186,7 +186,7 @@ class Options(ModelFields):
     @property
     def fuses_when_loaded(self) -> bool:
         """Default sessions do."""
-        return self.target.name == "stock"
+        return self.target.optimizes
 
     @property
     def figure(self) -> str:

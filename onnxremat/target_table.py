@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class Refusal(NamedTuple):
-    """An option (a field of `Options`, or `plan_output`), the only value that a target permits of
-    it, and what is said of any other."""
+    """An option of a command, the only value that a target permits of it, and what is said of any
+    other."""
 
     option: str
     permitted: object
@@ -33,9 +33,11 @@ class TargetInfo:
     `session` and `runtime`: the options that choose it. `summary`: what becomes of the file, in
     words. `figure`: what `--mem` limits; `figures`: by the value of `--mem-of`. `home`:
     MODULE:CLASS of the target itself. `refuses`: options that do not go with it. `suffix`: a part
-    of default file names. `tiles`: whether ops may be cut. `sized`: whether files hold for the
-    planned sizes only, whatever is in them. `writes_plan`: whether a static plan is written beside
-    the model, asked for or not. `details`: the key of `Made.details` in JSON, "" for none.
+    of default file names. `tiles`: whether ops may be cut. `optimizes`: whether the sessions that
+    open a file optimize it, so that only measuring tells what they take. `sized`: whether files
+    hold for the planned sizes only, whatever is in them. `writes_plan`: whether a static plan is
+    written beside the model, asked for or not. `details`: the key of `Made.details` in JSON, "" for
+    none.
     """
 
     name: str
@@ -48,6 +50,7 @@ class TargetInfo:
     refuses: tuple[Refusal, ...] = ()
     suffix: str = ""
     tiles: bool = True
+    optimizes: bool = False
     sized: bool = False
     writes_plan: bool = False
     details: str = ""
@@ -81,27 +84,19 @@ class TargetInfo:
                 raise UsageError(reason)
 
 
-_PORTABLE = Refusal("portable", True, "--no-portable goes with --session stock only")
-_EMBEDDED = Refusal("embed_weights", False, "--embed-weights goes with --session stock only")
-_OWN_FIGURE = Refusal("mem_of", None, "--mem-of goes with --session stock only")
-_ANY_TIME = Refusal("max_slowdown", None, "--max-slowdown goes with --session stock only")
-_STOCK_ONLY = (_PORTABLE, _EMBEDDED, _OWN_FIGURE, _ANY_TIME)
-STOCK_FIGURE = "resident peak with default session options"
-
-DEFAULT = TargetInfo(
-    "recipe",
-    session="recipe",
-    runtime="ort-cpu",
-    summary="the file is opened with the options stored in it",
-    figure="activation peak",
-    home="onnxremat.targets.recipe_target:RecipeTarget",
-    refuses=_STOCK_ONLY,
+_STOCK_ONLY = (
+    Refusal("portable", True, "--no-portable goes with --session stock only"),
+    Refusal("embed_weights", False, "--embed-weights goes with --session stock only"),
+    Refusal("mem_of", None, "--mem-of goes with --session stock only"),
+    Refusal("max_slowdown", None, "--max-slowdown goes with --session stock only"),
+    Refusal("slowdowns", None, "--slowdowns goes with --session stock only"),
 )
+STOCK_FIGURE = "resident peak with default session options"
+PROCESS_FIGURE = "memory of the process with default session options"
 
 TARGETS: Mapping[str, TargetInfo] = {
     info.name: info
     for info in (
-        DEFAULT,
         TargetInfo(
             "stock",
             session="stock",
@@ -110,29 +105,42 @@ TARGETS: Mapping[str, TargetInfo] = {
             figure=STOCK_FIGURE,
             figures={
                 "runs": STOCK_FIGURE,
-                "process": "memory of the process with default session options",
+                "process": PROCESS_FIGURE,
             },
             home="onnxremat.targets.stock_target:StockTarget",
             refuses=(
                 Refusal(
                     "order",
                     "priority",
-                    "--order default: a file of --session stock keeps its own order",
+                    "--order default goes with --session recipe: a file for default sessions keeps "
+                    "its own order",
                 ),
                 Refusal(
                     "optimize",
                     "none",
-                    "--session stock leaves optimizations to the session that opens the file: not "
-                    "with --optimize",
+                    "--optimize goes with --session recipe: default sessions optimize every file",
                 ),
                 Refusal(
                     "plan_output",
                     None,
-                    "--emit-plan: with --session stock buffers are placed by the runtime",
+                    "--emit-plan goes with --session recipe or --runtime generic: in default "
+                    "sessions buffers are placed by the runtime",
                 ),
+                Refusal("planners", None, "--planners goes with --session recipe only"),
+                Refusal("budgets", None, "--budgets goes with --session recipe only"),
             ),
-            suffix="stock",
+            optimizes=True,
             details="stock",
+        ),
+        TargetInfo(
+            "recipe",
+            session="recipe",
+            runtime="ort-cpu",
+            summary="the file is opened with the options stored in it",
+            figure="activation peak",
+            home="onnxremat.targets.recipe_target:RecipeTarget",
+            refuses=_STOCK_ONLY,
+            suffix="recipe",
         ),
         TargetInfo(
             "static",
@@ -155,6 +163,9 @@ TARGETS: Mapping[str, TargetInfo] = {
         ),
     )
 }
+
+DEFAULT = next(iter(TARGETS.values()))
+"""What is made where nothing else is asked for: the first row."""
 
 
 def chosen_target(session: str | None, runtime: str) -> TargetInfo:

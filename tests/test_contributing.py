@@ -152,7 +152,7 @@ def test_a_rewriter(add: Add, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_target(add: Add, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = add("A target")
-    with pytest.raises(UsageError, match=f"'{row.name}' is none of recipe, stock"):
+    with pytest.raises(UsageError, match=f"'{row.name}' is none of stock, recipe"):
         Options(session=row.name)
     monkeypatch.setitem(TARGETS, row.name, row)
     path = diamond(tmp_path / "m.onnx")

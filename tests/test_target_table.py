@@ -24,6 +24,11 @@ def test_rows_are_chosen_by_different_options_and_lead_to_targets() -> None:
         assert Options(session=info.session, runtime=info.runtime).target is info
 
 
+def test_files_are_for_default_sessions_unless_something_else_is_asked_for() -> None:
+    assert Options().target is DEFAULT is TARGETS["stock"]
+    assert Options(runtime="generic").target is TARGETS["static"]
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_readme_has_the_table(name: str) -> None:
     info = TARGETS[name]
@@ -47,6 +52,6 @@ def test_the_command_line_names_every_target() -> None:
 
 def test_a_target_is_never_changed(tmp_path: Path) -> None:
     options = Options(session="recipe", threads=1)
-    target = DEFAULT.kind.of(prepare(diamond(tmp_path / "m.onnx"), options))
+    target = TARGETS["recipe"].kind.of(prepare(diamond(tmp_path / "m.onnx"), options))
     with pytest.raises(FrozenInstanceError):
         target.recipe = target.recipe.with_threads(2)  # type: ignore[misc]

@@ -25,7 +25,8 @@ from typing import Any
 
 from benchmarks.instruments import cap_actions
 from onnxremat.core.errors import UsageError
-from onnxremat.ort.child.process import MALLOC_THRESHOLD_BYTES, ModelSource, one_line, run_job
+from onnxremat.ort.child.malloc import Malloc
+from onnxremat.ort.child.process import ModelSource, one_line, run_job
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.measuring.measure import Model
 from onnxremat.ort.recipe import CPU_PROVIDER, RECIPE, Recipe
@@ -103,7 +104,7 @@ def run_capped(
         [recipe],
         inputs,
         options=options,
-        malloc_threshold_bytes=MALLOC_THRESHOLD_BYTES,
+        malloc=Malloc.RETURNING,
     ) as job:
         return _read(job.answer, cap_bytes)
 

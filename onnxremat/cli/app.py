@@ -299,14 +299,10 @@ def frontier_command(
     from onnxremat.commands.process_frontier import DEFAULT_SLOWDOWNS, process_frontier
     from onnxremat.options import FrontierOptions, Options
 
-    measured = chosen_target(session, DEFAULT.runtime).name == "stock"
-    given = {"--planners": planners, "--budgets": budgets} if measured else {
-        "--slowdowns": slowdowns, "--no-portable": None if portable else True,
-    }  # fmt: skip
-    for name, value in given.items():
-        if value is not None:
-            other = "recipe" if measured else "stock"
-            raise UsageError(f"{name} goes with --session {other} only")
+    target = chosen_target(session, DEFAULT.runtime)
+    target.check({
+        "planners": planners, "budgets": budgets, "slowdowns": slowdowns, "portable": portable,
+    })  # fmt: skip
     read: dict[str, Any] = {
         "dims": parse_dims(dim), "inputs": inputs, "threads": threads, "seed": seed,
         "measure_limit": measure_limit, "run_limit": run_limit,
@@ -315,7 +311,7 @@ def frontier_command(
     if time_limit is not None:
         read["time_limit"] = time_limit
     with _progress(quiet=as_json) as progress:
-        if measured:
+        if target.optimizes:
             made_for = Options(session=session, portable=portable, **read)
             shares = [
                 parse_share(one, "--slowdowns") for one in (slowdowns or "").split(",") if one

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -166,7 +166,7 @@ def _sizes(result: RewriteResult) -> str:
     if result.any_size:
         return f"{planned}: others run, too, but the limit holds for these"
     how = "checked when it runs" if open_inputs(result.model) else "declared in the file"
-    return f"{planned}: {how}, which any runtime refuses to run at others"
+    return f"{planned}, {how}: any runtime refuses others"
 
 
 def _planned_time(result: RewriteResult) -> str:
@@ -248,6 +248,8 @@ def verification_text(result: Verification) -> str:
     """What `verify` measured."""
     resident = result.original.method is PeakMethod.RESIDENT
     name = "resident peak" if resident else "activation peak"
+    if result.process:
+        name = "memory of the process"
     rows = [
         (name, f"{format_bytes(result.original.peak_bytes)} original"),
         ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten"),
@@ -275,17 +277,19 @@ def _verification_rows(result: Verification) -> list[tuple[str, str]]:
 
 def _figure_rows(figures: Sequence[SessionFigures]) -> list[tuple[str, str]]:
     """A saving in one figure may be paid for in another, and session options alone may do."""
-    named = (
-        ("activations", [(one.activations_bytes, one.opened) for one in figures]),
-        ("runs", [(one.runs_bytes, one.opened) for one in figures]),
-        ("loading", [(one.loaded_bytes, one.opened) for one in figures]),
-        ("process", [(one.process_bytes, one.opened) for one in figures]),
-        ("malloc set", [(one.returning_bytes, one.opened) for one in figures]),
-    )
+    named: dict[str, Callable[[SessionFigures], str]] = {
+        "activations": lambda one: format_bytes(one.activations_bytes),
+        "runs": lambda one: format_bytes(one.runs_bytes),
+        "loading": lambda one: (
+            f"{format_bytes(one.loaded_bytes)} in {format_seconds(one.load_seconds)}"
+        ),
+        "process": lambda one: format_bytes(one.process_bytes),
+        "malloc set": lambda one: format_bytes(one.returning_bytes),
+    }
     return [
-        (name, ", ".join(f"{format_bytes(size)} {opened}" for size, opened in sizes))
-        for name, sizes in named
-        if sizes
+        (name, ", ".join(f"{figure(one)} {one.opened}" for one in figures))
+        for name, figure in named.items()
+        if figures
     ]
 
 

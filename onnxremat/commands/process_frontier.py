@@ -71,7 +71,7 @@ def process_frontier(
     as a rewrite. Raises UsageError or ModelError.
     """
     options = options or Options(session="stock")
-    if options.target.name != "stock":
+    if not options.target.optimizes:
         raise UsageError("only files for default sessions are measured in whole processes")
     loaded = load(model)
     check_outputs(loaded, options.inputs, (output,))

@@ -2,7 +2,7 @@
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property, partial
 
@@ -33,8 +33,11 @@ ONLY_TILES = 0.7
 """Of all seconds, for choosing tiles where whole ops have nothing to look for: one alone exceeds
 the limit, or their smallest peak is proved."""
 
-HALVINGS = 3
-"""Of a step to smaller tiles that takes too long."""
+HALVINGS, PREDICTED_HALVINGS = 3, 3
+"""Of a step to smaller tiles that takes too long: measured, and looked at before."""
+
+BETWEEN = 0.15
+"""Of all seconds, for looking at tiles between such a step's."""
 
 NEAR_LIMIT = 1.05
 """What is predicted to take at most this share of a limit may keep it."""
@@ -158,7 +161,8 @@ class Tiles:
     ) -> TriedTiles:
         """Tiles where only measuring tells what they take: more and more of them, as long as what
         is measured gets less; until the limit is kept, if there is one. A step that takes too
-        long is halved a few times."""
+        long is halved a few times; where the first ones do, smaller tiles, which stay in the
+        processor's caches, may take less."""
         own = self.searches.peak(base, self.searches.own(base))
         measuring = _Measuring(base, search, part, tried, planning, own)
         found, fast = TriedTiles(), None
@@ -168,19 +172,36 @@ class Tiles:
                 fast = share
             elif became is _Became.SLOW and fast is not None:
                 return self._between(fast, share, found, measuring)
-            elif became is not _Became.SAME:
+            elif became is _Became.NO_BETTER:
                 break
         return found
 
     def _between(self, fast: float, slow: float, found: TriedTiles, of: "_Measuring") -> TriedTiles:
         """The same and tiles for shares between one that was fast enough and one that was not."""
+        of = replace(of, part=self.searches.deadline.share(BETWEEN, busy=True))
+        share = self._promising(fast, slow, of)
         for _ in range(HALVINGS):
-            share = math.sqrt(fast * slow)
             found, became = self._measured_at(share, found, of)
             if became is _Became.NO_BETTER:
                 break
             fast, slow = (share, slow) if became is _Became.LESS else (fast, share)
+            share = math.sqrt(fast * slow)
         return found
+
+    def _promising(self, fast: float, slow: float, of: "_Measuring") -> float:
+        """The least share between two, by halvings too, whose tiles are predicted to be fast
+        enough; that in their middle, if none is. Time goes up in steps, by what is made again, and
+        predictions know where."""
+        slowdown, middle = self.searches.options.max_slowdown, math.sqrt(fast * slow)
+        promising = share = middle
+        for _ in range(PREDICTED_HALVINGS):
+            tiling = _chosen(of.search, int(share * of.own_bytes), of.part)
+            if slowdown is not None and tiling.extra_time <= slowdown:
+                promising = fast = share
+            else:
+                slow = share
+            share = math.sqrt(fast * slow)
+        return promising
 
     def _measured_at(
         self, share: float, found: TriedTiles, of: "_Measuring"

@@ -18,7 +18,13 @@ from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.measure import in_memory, run_outputs
-from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
+from onnxremat.ort.measuring.session_memory import (
+    HEAP_SECONDS,
+    HeapNeed,
+    SessionMemory,
+    measure_one_heap,
+    measure_session,
+)
 from onnxremat.ort.outside import ModelPair, Weights, with_weights_outside
 from onnxremat.ort.recipe import STOCK, OptimizationLevel, Recipe
 from onnxremat.ort.session_kernels import (
@@ -30,6 +36,8 @@ from onnxremat.ort.session_kernels import (
 )
 from onnxremat_rewriters.stock.build import is_stock
 
+WORTHWHILE_LOADING = 0.9
+"""The share of what loading leaves that another order of the weights may leave at most."""
 _COMPARED_LEVELS = (OptimizationLevel.NONE, OptimizationLevel.ALL)
 
 
@@ -54,7 +62,8 @@ class StockOriginal:
     """A model with default options, and what is asked for of its weights.
 
     External data is found in `base_dir`. `threads` is the only session option that may differ from
-    the runtime's own; every memory figure is the median of `repeats` processes. Raises ModelError
+    the runtime's own; every memory figure is the median of `repeats` processes. `heap_seconds`: as
+    long as it may take to tell what a file needs of one heap. Raises ModelError
     if the model was made by `stock`, and, where it is run, if the runtime refuses it.
     """
 
@@ -65,10 +74,14 @@ class StockOriginal:
     weights: Weights = Weights.EMBEDDED
     threads: int | None = None
     repeats: int = 2
+    heap_seconds: float = HEAP_SECONDS
     _expected: dict[int, ExpectedOutputs] = field(default_factory=dict, init=False, repr=False)
     """By the id of the reference, which is kept so that no other model can have it."""
     _values: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     """What the nodes of the model, and of all that were planned of it, make."""
+
+    _opens_in_less: list[bool] = field(default_factory=list, init=False, repr=False)
+    """What was found, once it was asked for."""
 
     def __post_init__(self) -> None:
         if is_stock(self.model):
@@ -95,6 +108,30 @@ class StockOriginal:
         return measure_session(
             source, self.inputs, self.recipe, repeats=self.repeats, returning=True
         )
+
+    def opens_in_less(self, plain: ModelSource, by_size: ModelSource) -> bool:
+        """Whether a session of one's weights in another order leaves that much less when it is
+        opened, nothing set, that it is no chance. Asked once: the weights of all plans are the
+        model's."""
+        if not self._opens_in_less:
+            loaded = [
+                measure_session(source, self.inputs, self.recipe, runs=1, repeats=2).loaded_bytes
+                for source in (plain, by_size)
+            ]
+            self._opens_in_less.append(loaded[1] < WORTHWHILE_LOADING * loaded[0])
+        return self._opens_in_less[0]
+
+    @cached_property
+    def one_heap(self) -> HeapNeed | None:
+        """What it needs of one heap."""
+        return self.of_one_heap(self.source)
+
+    def of_one_heap(self, source: ModelSource) -> HeapNeed | None:
+        """What a file needs of one heap; None where that cannot be told, for whatever reason."""
+        try:
+            return measure_one_heap(source, self.inputs, self.recipe, seconds=self.heap_seconds)
+        except ModelError:
+            return None
 
     @cached_property
     def kernels(self) -> Kernels:

@@ -14,12 +14,13 @@ from types import MappingProxyType
 import onnx
 
 from onnxremat.core.errors import ModelError
+from onnxremat.core.units import format_bytes, format_seconds
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.executed_steps import OrderCheck
 from onnxremat.ort.measuring.measure import TimeComparison, measure_times
 from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS, TIMES_SHARE
-from onnxremat.ort.measuring.session_memory import SessionMemory
+from onnxremat.ort.measuring.session_memory import HeapNeed, SessionMemory
 from onnxremat.ort.outside import ModelPair, Weights
 from onnxremat.targets.stock_original import StockOriginal
 from onnxremat.targets.stock_variants import IN_TILES, PlannedModel, Variant, Written
@@ -34,8 +35,15 @@ was close."""
 _WORTHWHILE = 0.99
 FIRST_RUN_NOISE_BYTES = 512 * 1024
 """How far the first runs of one file in several processes are apart."""
+LONGEST_LOAD_RATIO, SHORT_LOADING_SECONDS = 1.05, 0.05
+"""How much longer a variant may take to open than the original, where time is limited: within that,
+it is chance. A moment more is no matter."""
+HEAP_STEP = 1.1
+"""By how much a heap is larger than it has to be: that of WebAssembly grows by up to a fifth more
+than is asked for."""
 ABOVE = "above the limit"
 """Why a candidate was not looked at any further."""
+_OPENS = "it takes longer to open"
 
 
 @dataclass(frozen=True)
@@ -45,8 +53,8 @@ class Candidate:
     `file` and `memory` are None if it could not be built or run, `reason` says why it was not taken
     ("" for the one that was, and for those that were not needed). `times` are the original's and
     its own under the same options. `same_as_unoptimized` and `same_as_stock`: its outputs are the
-    original's, bit for bit, as run without optimisations and with default options. All None where
-    it was not asked.
+    original's, bit for bit, as run without optimisations and with default options. `one_heap`: what
+    it needs there, if it is portable. All None where it was not asked, or cannot be told.
     """
 
     variant: Variant
@@ -56,6 +64,7 @@ class Candidate:
     times: TimeComparison | None = None
     same_as_unoptimized: bool | None = None
     same_as_stock: bool | None = None
+    one_heap: HeapNeed | None = None
 
     @property
     def pair(self) -> ModelPair | None:
@@ -66,6 +75,11 @@ class Candidate:
     def order(self) -> OrderCheck | None:
         """Whether the steps of the plan run in its order, where that was asked."""
         return None if self.file is None else self.file.order
+
+    @property
+    def too_slow(self) -> bool:
+        """Whether it was refused for the time that it takes, to open or to run."""
+        return bool(self.reason) and (self.times is not None or self.reason.startswith(_OPENS))
 
     @property
     def time_ratio(self) -> float | None:
@@ -79,7 +93,7 @@ class StockResult:
 
     `original` is the original's memory with default options; `candidates` are in order of their
     memory, least first, those that keep the limit before others. `inside`: why the weights are not
-    outside, where that was asked.
+    outside, where that was asked. `one_heap`: what the original needs there, where that was asked.
     """
 
     model: onnx.ModelProto
@@ -87,6 +101,7 @@ class StockResult:
     original: SessionMemory
     candidates: tuple[Candidate, ...]
     inside: str = ""
+    one_heap: HeapNeed | None = None
 
     @property
     def memory(self) -> SessionMemory:
@@ -108,12 +123,14 @@ class StockResult:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a variant: a time of at most `time_ratio` of the original's, and memory that
-    `keeps` the limit. `replaced`: whether other nodes stand for some, with the same bits."""
+    """What is asked of a variant: a time of at most `time_ratio` of the original's, to open of at
+    most `load_ratio` (None: any), and memory that `keeps` the limit. `replaced`: whether other
+    nodes stand for some, with the same bits."""
 
     time_ratio: float = LONGEST_TIME_RATIO
     keeps: Callable[[SessionMemory], bool] = lambda memory: True
     replaced: bool = False
+    load_ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +166,7 @@ class StockTrial:
         options or, if weights lie inside, without (optimisations may round differently; the
         candidate says which); with weights outside, the same kernels make them; neither the first
         run (within 0.5 MB, the noise of it) nor later ones take more than any of the original's,
-        and all of it with loading less; time is as `asked`; the steps of the plan run in order,
+        and all of it with loading less; times are as `asked`; the steps of the plan run in order,
         where it keeps them. What does not keep the limit is looked at no further.
 
         `warm_bytes` is the size of the warm block, by default the most that the model holds at
@@ -198,7 +215,9 @@ class StockTrial:
             candidates.append(candidate)
         best = None if chosen is None or chosen.file is None else chosen.file.model
         best = self.original.model if best is None else best
-        return StockResult(best, chosen, before, tuple(candidates))
+        asked_for_heap = chosen is not None and planned.weights is Weights.EXTERNAL
+        one_heap = self.original.one_heap if asked_for_heap else None
+        return StockResult(best, chosen, before, tuple(candidates), one_heap=one_heap)
 
     def _released(self, measured: SessionMemory) -> int:
         """What loading leaves freed for runs to use, where it holds weights twice for a while: runs
@@ -224,9 +243,10 @@ class StockTrial:
         original, file, memory = self.original, candidate.file, candidate.memory
         assert file is not None
         assert memory is not None
-        if not asked.keeps(memory):
-            return replace(candidate, reason=ABOVE)
-        if reason := self._more_memory(candidate, memory):
+        reason = "" if asked.keeps(memory) else ABOVE
+        if reason := (
+            reason or self._more_memory(candidate, memory) or self._opens_later(memory, asked)
+        ):
             return replace(candidate, reason=reason)
         outputs, expected = original.outputs(file.source), original.expected(reference)
         candidate = replace(
@@ -245,6 +265,10 @@ class StockTrial:
         candidate = replace(candidate, file=replace(file, order=order))
         if order is not None and not order.as_planned:
             return replace(candidate, reason=f"{order.inversions} steps ran out of order")
+        if original.weights is Weights.EXTERNAL and original.one_heap is not None:
+            candidate = replace(candidate, one_heap=original.of_one_heap(file.source))
+            if reason := self._more_of_one_heap(candidate):
+                return replace(candidate, reason=reason)
         candidate = replace(candidate, times=self._times(file.source, asked.time_ratio))
         return replace(candidate, reason=_slower(candidate.times, asked.time_ratio))
 
@@ -283,6 +307,30 @@ class StockTrial:
         if memory.total_bytes > _WORTHWHILE * before.total_bytes:
             return "no less memory in all"
         return ""
+
+    def _more_of_one_heap(self, candidate: Candidate) -> str:
+        """Where a file that is to run anywhere may take more than the original without an arena,
+        all in one heap, or "". The original has what it holds at once at least; of the file it
+        counts where blocks lie."""
+        before, after = self.original.one_heap, candidate.one_heap
+        if before is None or after is None or HEAP_STEP * after.end_bytes <= before.held_bytes:
+            return ""
+        return (
+            f"{format_bytes(after.end_bytes)} of one heap, as WebAssembly has, where the original "
+            f"holds {format_bytes(before.held_bytes)}: such a heap grows by steps"
+        )
+
+    def _opens_later(self, memory: SessionMemory, asked: Asked) -> str:
+        """How much longer a candidate takes to open than the original, if that is too long, or
+        ""."""
+        before, after = self.before.load_seconds, memory.load_seconds
+        if asked.load_ratio is None:
+            return ""
+        if after <= max(asked.load_ratio * before, before + SHORT_LOADING_SECONDS):
+            return ""
+        return (
+            f"{_OPENS}, {format_seconds(after)} where the original takes {format_seconds(before)}"
+        )
 
 
 def _slower(times: TimeComparison | None, max_time_ratio: float) -> str:

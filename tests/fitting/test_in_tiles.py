@@ -1,10 +1,13 @@
 """Which tiles are made and measured, one after the other, where nothing predicts what they take."""
 
+import math
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from onnxremat.fitting.in_tiles import Tiles, _Became
+from onnxremat.fitting import in_tiles
+from onnxremat.fitting.in_tiles import PREDICTED_HALVINGS, Tiles, _Became
 from onnxremat.fitting.outcomes import TriedTiles
 
 SHARES = (0.5, 0.32, 0.08)
@@ -19,6 +22,8 @@ class Searches:
     """Of a model whose own peak is 1000 bytes."""
 
     target = Target()
+    deadline = SimpleNamespace(share=lambda part, *, busy: None)
+    options = SimpleNamespace(max_slowdown=0.1)
 
     def own(self, subject: object) -> None:
         return None
@@ -34,8 +39,9 @@ class Searches:
         ((LESS, NO_BETTER), SHARES[:2]),
         ((SAME, LESS, SLOW, LESS, NO_BETTER), (*SHARES, 0.16, 0.1131)),
         ((LESS, SLOW, SLOW, LESS, SAME), (0.5, 0.32, 0.4, 0.4472, 0.4230)),
-        ((SLOW,), SHARES[:1]),
-        ((SAME, SLOW), SHARES[:2]),
+        ((SLOW, SLOW, SLOW), SHARES),
+        ((SLOW, LESS, SLOW, NO_BETTER), (*SHARES, 0.16)),
+        ((SAME, SLOW, NO_BETTER), SHARES),
     ],
 )
 def test_a_step_is_halved_where_it_takes_too_long(
@@ -51,6 +57,35 @@ def test_a_step_is_halved_where_it_takes_too_long(
         return found, became[len(tried) - 1]
 
     monkeypatch.setattr(Tiles, "_measured_at", measured_at)
+    monkeypatch.setattr(Tiles, "_promising", lambda tiles, fast, slow, of: math.sqrt(fast * slow))
     nothing = cast("Any", None)
     Tiles(cast("Any", Searches()))._measured(nothing, nothing, nothing, [], 0.1)
     assert tried == pytest.approx(asked, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("fast_above", "promising"),
+    [
+        # Of shares between 0.4 and 0.1: the root of their product is 0.2.
+        (0.35, 0.2),
+        (0.19, 0.2),
+        (0.13, 0.1414),
+        (0.1, 0.1189),
+    ],
+)
+def test_the_smallest_tiles_that_may_be_fast_enough_are_tried_first(
+    fast_above: float, promising: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what is predicted, and the middle where none of them is fast enough."""
+    looked_at: list[float] = []
+
+    def chosen(search: object, asked: int, part: object) -> SimpleNamespace:
+        looked_at.append(asked / 1e6)
+        return SimpleNamespace(extra_time=0.05 if asked / 1e6 >= fast_above else 0.15)
+
+    monkeypatch.setattr(in_tiles, "_chosen", chosen)
+    tiles = Tiles(cast("Any", Searches()))
+    of = cast("Any", SimpleNamespace(search=None, part=None, own_bytes=10**6))
+    assert tiles._promising(0.4, 0.1, of) == pytest.approx(promising, rel=1e-3)
+    assert len(looked_at) == PREDICTED_HALVINGS
+    assert looked_at[0] == pytest.approx(0.2)

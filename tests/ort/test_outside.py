@@ -1,12 +1,14 @@
 """Weights in a file beside the model, and files for processors with blocks of one width."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from models import BUILDERS
 from onnxremat.core.errors import ModelError
@@ -27,7 +29,7 @@ from onnxremat.ort.outside import (
 )
 from onnxremat.ort.recipe import STOCK, OptimizationLevel
 from onnxremat.ort.session_kernels import other_kernels, session_kernels
-from onnxremat_rewriters.stock import planned_graph, stock
+from onnxremat_rewriters.stock import largest_first, planned_graph, stock
 from onnxremat_rewriters.stock.build import with_weights_in_function
 from onnxremat_rewriters.stock.optimized import in_plan_order
 from tests.rewriters.tile.nets import Net
@@ -166,6 +168,109 @@ def test_no_weight_of_a_branch_lies_in_a_file(ir_version: int) -> None:
     kernels = [session_kernels(one, ONE_THREAD, OptimizationLevel.ALL) for one in sources]
     assert any(one.domain == LAYOUT_DOMAIN for found in kernels[0].values() for one in found)
     assert other_kernels(*kernels) == ""
+
+
+def growing(channels: list[int]) -> onnx.ModelProto:
+    """Convolutions whose weights grow from one to the next, two of them of the input."""
+    net = Net()
+    image = net.input("x", 1, channels[0], 6, 6)
+    x = net.conv(net.conv(image, channels[0], channels[0], 1), channels[0], channels[0], 3)
+    x = net.add("Mul", x, net.conv(image, channels[0], channels[0], 1))
+    for before, after in pairwise(channels):
+        x = net.add("Relu", net.conv(x, before, after, 3))
+    return net.model(net.add("GlobalAveragePool", x))
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+@pytest.mark.parametrize("hide", [True, False])
+def test_large_weights_are_laid_out_first(
+    opset: int, hide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By convolutions that compute nothing, before all others; nothing else changes."""
+    monkeypatch.setattr(largest_first, "LARGE_BYTES", 4 * 64 * 32 * 9)
+    model = growing([32, 64, 128])
+    model.opset_import[0].version = opset
+    inputs = make_inputs(model)
+    stated = stock(model, hide=hide, chain=hide, local_weights=True, stated=True)
+    pairs = [outside(stated.model, Weights.EXTERNAL) for _ in range(2)]
+    for by_size, pair in zip((False, True), pairs, strict=True):
+        with_weights_in_function(pair.model, by_size=by_size)
+    plain, sorted_ = (planned_graph(pair.model).node for pair in pairs)
+    early = [n for n in sorted_ if n.op_type == "Conv" and n.output[0].startswith("stock__")]
+    assert not any(n.op_type == "Conv" and n.output[0].startswith("stock__") for n in plain)
+    dims = {
+        name: node.attribute[0].t.dims
+        for function in pairs[1].model.functions
+        for name, node in zip(sorted_[0].output, function.node, strict=True)
+    }
+    assert [dims[node.input[1]][:2] for node in early] == [[128, 64], [64, 32]]
+    order = [n.output[0] for n in sorted_]
+    convolves = {"Conv", "FusedConv"}
+    convolutions = {n.output[0] for n in plain if n.op_type in convolves}
+    behind = [n for n in sorted_ if n.op_type in convolves and "behind" in n.input[0]]
+    assert len(behind) == 2
+    assert min(map(order.index, convolutions)) > max(order.index(n.output[0]) for n in early)
+    source = in_memory(model, ".")
+    for recipe in (ONE_THREAD, replace(ONE_THREAD, blocks=False)):
+        expected = run_outputs(source, inputs, recipe)
+        assert not different_names(expected, run_outputs(pairs[1].source(), inputs, recipe))
+        kernels = [
+            session_kernels(one, recipe, OptimizationLevel.ALL)
+            for one in (source, pairs[1].source())
+        ]
+        assert other_kernels(*kernels) == ""
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight", "attributes"),
+    [
+        ((1, 16, 40), (32, 16, 5), {"pads": [2, 2]}),
+        ((1, 16, 40), (32, 16, 5), {"dilations": [3], "strides": [2]}),
+        ((2, 256, 9, 7), (256, 1, 3, 3), {"group": 256, "pads": [1] * 4}),
+        ((1, 32, 9, 7), (64, 16, 3, 3), {"group": 2, "auto_pad": "SAME_UPPER"}),
+        ((1, 32, 9, 7), (64, 32, 3, 2), {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+        ((1, 64, 9, 9), (128, 64, 1, 1), {"strides": [2, 2], "kernel_shape": [1, 1]}),
+        ((1, 3, 20, 20), (32, 3, 7, 7), {"strides": [2, 2], "pads": [3] * 4}),
+        ((1, 8, 5, 6, 7), (16, 8, 3, 3, 3), {"pads": [1] * 6, "dilations": [1, 1, 2]}),
+    ],
+)
+def test_a_convolution_over_no_pictures_is_like_the_one_that_follows(
+    shape: tuple[int, ...],
+    weight: tuple[int, ...],
+    attributes: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(largest_first, "LARGE_BYTES", 1)
+    stored = np.random.default_rng(0).standard_normal(weight, dtype=np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], "conv", **attributes)], "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(stored, "w")],
+    )  # fmt: skip
+    opset = helper.make_opsetid("", 17)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    inputs = make_inputs(model)
+    made = outside(stock(model, hide=False, chain=False).model, Weights.EXTERNAL)
+    before = len(planned_graph(made.model).node)
+    with_weights_in_function(made.model, by_size=True)
+    assert len(planned_graph(made.model).node) > before + 1
+    expected = run_outputs(in_memory(model, "."), inputs, ONE_THREAD)
+    assert not different_names(expected, run_outputs(made.source(), inputs, ONE_THREAD))
+
+
+def test_weights_stay_in_order_where_shapes_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing states what the first convolution reads, and pools need to know."""
+    monkeypatch.setattr(largest_first, "LARGE_BYTES", 1)
+    net = Net()
+    x = net.conv(net.add("Exp", net.input("x", 1, 32, 8, 8)), 32, 32, 3)
+    model = stock(net.model(net.add("MaxPool", x, kernel_shape=[2, 2])), hide=False, chain=False)
+    made = outside(model.model, Weights.EXTERNAL)
+    branch = planned_graph(made.model)
+    del branch.value_info[:]
+    before = len(branch.node)
+    with_weights_in_function(made.model, by_size=True)
+    assert len(planned_graph(made.model).node) == before + 1
 
 
 def test_a_model_without_weights_stays_as_it_is() -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from onnxremat.ort.library import RUNTIME_ERRORS
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.executed_steps import check_order
 from onnxremat.ort.measuring.measure import in_memory, run_outputs
-from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
+from onnxremat.ort.measuring.session_memory import HeapNeed, SessionMemory, measure_session
+from onnxremat.ort.outside import Weights
 from onnxremat.ort.recipe import STOCK
+from onnxremat.targets import stock_original
 from onnxremat.targets.stock_original import StockOriginal
 from onnxremat.targets.stock_trial import ABOVE, Asked, StockTrial
 from onnxremat.targets.stock_variants import IN_TILES, Variant
@@ -377,8 +380,14 @@ def test_weights_are_held_once(parts: dict[str, bool]) -> None:
     constants = (n.ByteSize() for n in planned_graph(made.model).node if n.op_type == "Constant")
     assert sum((*stored, *constants)) < 10_000
     weights = 4 * (256 * 256 * 9 + 2 * 2048 * 2048)
-    original = measure_session(in_memory(model, "."), inputs, STOCK.with_threads(1), runs=1)
-    rewritten = measure_session(in_memory(made.model, "."), inputs, STOCK.with_threads(1), runs=1)
+    original, rewritten = (
+        measure_session(
+            in_memory(one, "."), inputs, STOCK.with_threads(1), runs=1, returning=True
+        ).returning
+        for one in (model, made.model)
+    )
+    assert original is not None
+    assert rewritten is not None
     assert rewritten.loaded_bytes < original.loaded_bytes + 0.15 * weights
     if parts:
         assert bits(run(made.model, inputs)) == bits(run(model, inputs))
@@ -482,6 +491,87 @@ def test_a_heap_that_loading_leaves_by_chance_chooses_no_variant(
     result = trial.rewrite(wide(), Asked(10.0))
     assert [one.variant for one in result.candidates] == [Variant.WRAP, Variant.PLAN]
     assert result.chosen is not None and result.chosen.variant is Variant.WRAP
+
+
+@pytest.mark.parametrize(
+    ("seconds", "allowed", "refused"),
+    [
+        ((1.0, 1.2), 1.05, True),
+        ((2.0, 2.08), 1.05, False),
+        ((0.01, 0.05), 1.05, False),
+        ((1.0, 1.2), None, False),
+    ],
+)
+def test_opening_takes_no_longer_where_time_is_limited(
+    seconds: tuple[float, float],
+    allowed: float | None,
+    refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measured(original: StockOriginal, source: ModelSource) -> SessionMemory:
+        number = int(source is not original.source)
+        return SessionMemory(0, ((2 - number) << 20,) * 2, seconds[number])
+
+    monkeypatch.setattr(StockOriginal, "measured", measured)
+    trial = StockTrial(once(wide()), variants=(Variant.WRAP,))
+    (candidate,) = trial.rewrite(wide(), Asked(10.0, load_ratio=allowed)).candidates
+    assert ("1.20 s where the original takes 1.00 s" in candidate.reason) is refused
+    assert candidate.too_slow is refused
+
+
+@pytest.mark.parametrize(
+    ("weights", "heaps", "refused"),
+    [
+        (Weights.EXTERNAL, (65, 60), True),
+        (Weights.EXTERNAL, (67, 60), False),
+        (Weights.EXTERNAL, (None, 60), False),
+        (Weights.EXTERNAL, (50, None), False),
+        (Weights.EMBEDDED, (50, 60), False),
+    ],
+)
+def test_what_runs_anywhere_takes_no_more_in_one_heap(
+    weights: Weights,
+    heaps: tuple[int | None, int | None],
+    refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measured(original: StockOriginal, source: ModelSource) -> SessionMemory:
+        return SessionMemory(0, ((9 if source is original.source else 8) << 20,) * 2)
+
+    def need(original: StockOriginal, source: ModelSource) -> HeapNeed | None:
+        """Of the original what it holds counts, of a file where its heap ends."""
+        megabytes = heaps[source is not original.source]
+        if megabytes is None:
+            return None
+        held, nbytes = source is original.source, megabytes * 10**6
+        return HeapNeed(2 * nbytes, nbytes) if held else HeapNeed(nbytes, nbytes // 2)
+
+    monkeypatch.setattr(StockOriginal, "measured", measured)
+    monkeypatch.setattr(StockOriginal, "of_one_heap", need)
+    original = replace(once(wide()), weights=weights)
+    trial = StockTrial(original, variants=(Variant.WRAP,))
+    candidate = trial.rewrite(wide(), Asked(10.0)).candidates[0]
+    text = "60.00 MB of one heap, as WebAssembly has, where the original holds 65.00 MB"
+    assert (text in candidate.reason) is refused
+
+
+@pytest.mark.parametrize(("loaded", "pays"), [((100, 80), True), ((100, 95), False)])
+def test_weights_are_laid_out_by_size_where_that_leaves_less(
+    loaded: tuple[int, int], pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured once for a model, whatever its plan is; what is left by chance counts for nothing."""
+    measured: list[ModelSource] = []
+
+    def session(source: ModelSource, *_: Any, **__: Any) -> SessionMemory:
+        measured.append(source)
+        return SessionMemory(loaded[len(measured) - 1], (0,))
+
+    monkeypatch.setattr(stock_original, "measure_session", session)
+    original = once(wide())
+    first, second = original.source, replace(original.source)
+    assert original.opens_in_less(first, second) is pays
+    assert original.opens_in_less(second, first) is pays
+    assert [id(one) for one in measured] == [id(first), id(second)]
 
 
 def test_what_is_above_the_limit_is_looked_at_no_further() -> None:

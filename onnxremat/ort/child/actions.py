@@ -8,6 +8,7 @@ from typing import Any
 
 from onnxremat.ort.child import meter as memory
 from onnxremat.ort.child.heap_trace import read_trace
+from onnxremat.ort.child.one_heap import grown
 from onnxremat.ort.child.runner import Runner, RuntimeRefusal, refusals, runtime_session
 from onnxremat.ort.child.watching import PROGRESS
 from onnxremat.ort.child.wire import Array, read_arrays, write_arrays
@@ -148,7 +149,7 @@ def resident(request: JobRequest) -> dict[str, Any]:
 
 def session_memory(request: JobRequest) -> dict[str, Any]:
     """What opening model 0 adds to resident memory, and the most above that in each of `runs` runs;
-    pages of mapped files apart.
+    pages of mapped files apart. And how long opening it took.
 
     Nothing is imported meanwhile."""
     meter = memory.meter()
@@ -156,7 +157,40 @@ def session_memory(request: JobRequest) -> dict[str, Any]:
     runner = request.runner(0)
     loaded = meter.current_bytes() - meter.mapped_bytes()
     peaks = _resident_peaks(runner, meter, loaded, request.options["runs"], mapped=False)
-    return {"loaded_bytes": max(loaded - before, 0), "run_peaks_bytes": peaks}
+    return {
+        "loaded_bytes": max(loaded - before, 0),
+        "load_seconds": runner.load_seconds,
+        "run_peaks_bytes": peaks,
+    }
+
+
+def one_heap(request: JobRequest) -> dict[str, Any]:
+    """What opening model 0 and a run of it need of one heap (see `one_heap`): where the heap ends,
+    and the most that is held. Records are read for `seconds` at most, counted from the start of
+    this; None where there is nothing that records, or not enough time."""
+    try:
+        import memray
+    except ImportError:
+        return {"end_bytes": None, "held_bytes": None}
+    late = time.monotonic() + request.options["seconds"]
+    opening, running = (request.folder / f"{name}_{HEAP_FILE}" for name in ("opening", "running"))
+    with memray.Tracker(opening):
+        runner = request.runner(0)
+    with memray.Tracker(running):
+        runner.run()
+    with memray.FileReader(opening) as first, memray.FileReader(running) as second:
+        heap = grown(
+            first.get_allocation_records(),
+            second.get_allocation_records(),
+            model_bytes=Path(str(request.models[0]["path"])).stat().st_size,
+            inputs_bytes=[value.nbytes for value in request.inputs.values()],
+            late=lambda: time.monotonic() > late,
+        )
+    for record in (opening, running):
+        record.unlink()
+    if heap is None:
+        return {"end_bytes": None, "held_bytes": None}
+    return {"end_bytes": heap.end_bytes, "held_bytes": heap.most_held_bytes}
 
 
 def _resident_peaks(

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from onnxremat.core.errors import ModelError
 from onnxremat.ort.child.job_object import close_handle, killed_on_close
+from onnxremat.ort.child.malloc import Malloc
 from onnxremat.ort.child.run_limit import LATER, current_limit
 
 START = "onnxremat.ort.child.start"
@@ -48,7 +49,7 @@ class Ended:
 def run_child(
     worker: str,
     folder: Path,
-    malloc_threshold_bytes: int | None = None,
+    malloc: Malloc = Malloc.USUAL,
     budget_seconds: float = 0.0,
 ) -> Ended:
     """Run the module named `worker` on `folder`, and wait for its end.
@@ -61,7 +62,7 @@ def run_child(
     command = [sys.executable, "-P", "-m", START, str(os.getpid()), memory, worker, str(folder)]
     seconds = limit.seconds() + budget_seconds
     started = time.monotonic()
-    with _lifeline() as theirs, _started(command, folder, malloc_threshold_bytes, theirs) as child:
+    with _lifeline() as theirs, _started(command, folder, malloc, theirs) as child:
         try:
             _, log = child.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -102,14 +103,14 @@ def _lifeline() -> Iterator[int]:
 
 @contextmanager
 def _started(
-    command: Sequence[str], folder: Path, threshold: int | None, stdin: int
+    command: Sequence[str], folder: Path, malloc: Malloc, stdin: int
 ) -> Iterator[subprocess.Popen[str]]:
     """The child, known to `end_children` inside the block, and killed if that fails."""
     windows = sys.platform == "win32"
     with subprocess.Popen(
         command,
         cwd=folder,
-        env=child_environment(threshold) | dict.fromkeys(_TEMPORARY, str(folder)),
+        env=child_environment(malloc) | dict.fromkeys(_TEMPORARY, str(folder)),
         stdin=stdin,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -133,7 +134,7 @@ def _started(
             close_handle(job)
 
 
-def child_environment(malloc_threshold_bytes: int | None) -> dict[str, str]:
+def child_environment(malloc: Malloc) -> dict[str, str]:
     """The parent's environment without settings that change memory, threads or imports."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
     kept["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -141,7 +142,4 @@ def child_environment(malloc_threshold_bytes: int | None) -> dict[str, str]:
     if paths[0] == sysconfig.get_path("purelib"):
         del paths[0]  # in front of the standard library it would hide some of that
     kept["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    if malloc_threshold_bytes is not None:
-        kept["MALLOC_MMAP_THRESHOLD_"] = str(malloc_threshold_bytes)
-        kept["MALLOC_TRIM_THRESHOLD_"] = str(malloc_threshold_bytes)
-    return kept
+    return kept | malloc.value

@@ -21,6 +21,7 @@ from onnxremat.core.errors import ModelError
 from onnxremat.core.units import format_bytes
 from onnxremat.ort.child.actions import JobRequest
 from onnxremat.ort.child.children import run_child
+from onnxremat.ort.child.malloc import Malloc
 from onnxremat.ort.child.run_limit import current_limit
 from onnxremat.ort.child.watching import Listener, watching
 from onnxremat.ort.child.wire import Array, read_arrays, write_arrays
@@ -28,7 +29,6 @@ from onnxremat.ort.recipe import Recipe
 from onnxremat.system.temporary import temporary_folder
 
 REQUEST, RESULT = "request.json", "result.json"
-MALLOC_THRESHOLD_BYTES = 65536
 """Blocks from this size on are given back to the system at once, if a child is started with it."""
 
 WORKER = "onnxremat.ort.child.worker"
@@ -86,7 +86,7 @@ def run_job(
     inputs: Mapping[str, Array],
     *,
     options: Mapping[str, Any] | None = None,
-    malloc_threshold_bytes: int | None = None,
+    malloc: Malloc = Malloc.USUAL,
     listener: Listener | None = None,
 ) -> Iterator[Job]:
     """Execute models in a child; the job's files exist inside the `with` block.
@@ -107,7 +107,7 @@ def run_job(
         (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
         budget = request["options"].get("seconds") or 0.0
         with watching(folder, listener):
-            answer = execute(folder, sources, malloc_threshold_bytes, budget)
+            answer = execute(folder, sources, malloc, budget)
         yield Job(answer, folder)
 
 
@@ -132,11 +132,11 @@ def _write_model(folder: Path, index: int, source: ModelSource) -> dict[str, str
 def execute(
     folder: Path,
     sources: Sequence[ModelSource],
-    threshold: int | None,
+    malloc: Malloc,
     budget_seconds: float = 0.0,
 ) -> dict[str, Any]:
     """Run the child on a job directory; its answer. Raises ModelError as `run_job`."""
-    child = run_child(WORKER, folder, threshold, budget_seconds)
+    child = run_child(WORKER, folder, malloc, budget_seconds)
     result = folder / RESULT
     if child.returncode != 0 or not result.is_file():
         label = ", ".join(source.label for source in sources)

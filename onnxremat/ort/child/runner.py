@@ -5,6 +5,7 @@ what ONNX Runtime needs and nothing else.
 """
 
 import ctypes
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
@@ -43,7 +44,8 @@ def refusals(model: int) -> Iterator[None]:
 
 
 class Runner:
-    """One session with its inputs. `number` is the model's place in the request."""
+    """One session with its inputs. `number` is the model's place in the request; `load_seconds`: of
+    the processor, to open the session."""
 
     def __init__(
         self,
@@ -63,7 +65,9 @@ class Runner:
             if profile_prefix is not None:
                 options.enable_profiling = True
                 options.profile_file_prefix = profile_prefix
+            began = time.process_time()
             self.session = runtime_session(model, recipe, options)
+            self.load_seconds = time.process_time() - began
             self.feeds = self._feeds(inputs)
             self.binding = self._bind()
             self.release()

@@ -26,20 +26,19 @@ SESSION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 @dataclass(frozen=True)
 class SessionFigures:
     """`opened`: what, and how. `activations_bytes`: the most that is allocated in a run, without
-    an arena. `runs_bytes`: the most that a run adds to what the loaded session holds, resident.
-    `process_bytes`: the same with what loading added, which is `loaded_bytes`; `returning_bytes`:
-    that where malloc gives back what is freed, as MALLOC_MMAP_THRESHOLD_=65536 makes it do."""
+    an arena. `runs_bytes`: the most that a run adds to what the loaded session holds, resident
+    (`SessionMemory.above_loaded_bytes`). `process_bytes`: the most of loading and runs together;
+    loading added `loaded_bytes` and took `load_seconds` of the processor. `returning_bytes`: the
+    same as `process_bytes` where malloc gives back what is freed, as MALLOC_MMAP_THRESHOLD_=65536
+    makes it do."""
 
     opened: str
     activations_bytes: int
     runs_bytes: int
     loaded_bytes: int
+    load_seconds: float
+    process_bytes: int
     returning_bytes: int
-
-    @property
-    def process_bytes(self) -> int:
-        """Loading and runs."""
-        return self.loaded_bytes + self.runs_bytes
 
 
 def all_figures(
@@ -79,7 +78,9 @@ def _figures(opened: str, activations: int, memory: SessionMemory) -> SessionFig
     return SessionFigures(
         opened,
         activations,
-        max(memory.run_peaks_bytes),
+        max(memory.above_loaded_bytes),
         memory.loaded_bytes,
+        memory.load_seconds,
+        memory.grown_bytes,
         memory.returning.grown_bytes,
     )

@@ -17,7 +17,8 @@ import onnx
 
 from onnxremat.core.errors import UsageError
 from onnxremat.ort.child import actions as worker_actions
-from onnxremat.ort.child.process import MALLOC_THRESHOLD_BYTES, ModelSource, run_job
+from onnxremat.ort.child.malloc import Malloc
+from onnxremat.ort.child.process import ModelSource, run_job
 from onnxremat.ort.child.watching import Listener
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.recipe import Recipe
@@ -133,13 +134,12 @@ def measure_resident(
     inputs: Mapping[str, Array],
     recipe: Recipe,
     runs: int = 4,
-    malloc_threshold_bytes: int | None = MALLOC_THRESHOLD_BYTES,
+    malloc: Malloc = Malloc.RETURNING,
 ) -> ResidentMeasurement:
     """Resident memory above the loaded level during `runs` runs.
 
-    glibc keeps freed blocks for itself; `malloc_threshold_bytes` is the size from which it gives
-    them back (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_). None leaves its default: what a
-    user of stock settings sees. Raises like `measure_activation`.
+    glibc keeps freed blocks for itself, unless `malloc` says otherwise. Raises like
+    `measure_activation`.
     """
     source = _source(model, runs)
     with run_job(
@@ -148,7 +148,7 @@ def measure_resident(
         [recipe],
         inputs,
         options={"runs": runs},
-        malloc_threshold_bytes=malloc_threshold_bytes,
+        malloc=malloc,
     ) as job:
         peaks = tuple(job.answer["run_peaks_bytes"])
         return ResidentMeasurement(peaks[0], peaks[-1], peaks, job.answer["method"])

@@ -13,9 +13,14 @@ from dataclasses import dataclass, replace
 
 from onnxremat.importer.external import all_external_tensors
 from onnxremat.ort.child import actions as worker_actions
-from onnxremat.ort.child.process import MALLOC_THRESHOLD_BYTES, ModelSource, run_job
+from onnxremat.ort.child.malloc import Malloc
+from onnxremat.ort.child.process import ModelSource, run_job
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.recipe import Recipe
+
+HEAP_SECONDS = 60.0
+"""How long it may take to put what was allocated into one heap: 3 s for a million allocations on a
+quiet machine."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +29,14 @@ class SessionMemory:
 
     `loaded_bytes`: what opening it added. `run_peaks_bytes`: the most that each run had above that.
     Mapped pages (of external weights above all) the system shares between processes and drops where
-    it needs room. Medians, if measured several times. `returning`: the same where malloc gives back
-    what is freed.
+    it needs room. Medians, if measured several times. `load_seconds`: of the processor, to open it,
+    the least of all that were measured. `returning`: the same where malloc gives back what is
+    freed.
     """
 
     loaded_bytes: int
     run_peaks_bytes: tuple[int, ...]
+    load_seconds: float = 0.0
     returning: "SessionMemory | None" = None
 
     @property
@@ -53,12 +60,62 @@ class SessionMemory:
         return self.loaded_bytes + max(self.run_peaks_bytes)
 
     @property
+    def above_loaded_bytes(self) -> tuple[int, ...]:
+        """The most that each run had above the loaded level, by the malloc with which that is more:
+        one that keeps what loading freed gives it to runs, which then seem to take nothing."""
+        if self.returning is None:
+            return self.run_peaks_bytes
+        both = zip(self.run_peaks_bytes, self.returning.run_peaks_bytes, strict=True)
+        return tuple(map(max, both))
+
+    @property
     def least_bytes(self) -> int:
         """`grown_bytes`, or what that is where malloc gives back what is freed, if that is less:
         by this, sessions of one model are compared. What loading frees and malloc keeps is chance:
         5 MB more or less of a U-Net of 256, by the order in which its file is read."""
         given_back = self.grown_bytes if self.returning is None else self.returning.grown_bytes
         return min(self.grown_bytes, given_back)
+
+
+def _opened_by_path(source: ModelSource) -> ModelSource:
+    """The same, opened by the name of its file where no data of another folder is needed: so it has
+    no copy in memory for Python."""
+    if source.model is None or any(True for _ in all_external_tensors(source.model)):
+        return source
+    return replace(source, base_dir=None)
+
+
+@dataclass(frozen=True)
+class HeapNeed:
+    """What opening a model and a run of it need of one heap, in bytes: all of it as blocks lie
+    there, and the most that is held at once, which no order of blocks can do without."""
+
+    end_bytes: int
+    held_bytes: int
+
+
+def measure_one_heap(
+    source: ModelSource,
+    inputs: Mapping[str, Array],
+    recipe: Recipe,
+    *,
+    seconds: float = HEAP_SECONDS,
+) -> HeapNeed | None:
+    """What a model needs where there is no arena, and no memory beside one heap that never shrinks,
+    as in WebAssembly, whose kernels know no blocks of channels either (`ort.child.one_heap`): what
+    is allocated here is put into such a heap. Model file and external weights are in it.
+
+    Of twenty files it is within 13% of what `onnxruntime-web` asks for (`docs/onnxruntime.md`).
+    None where it cannot be told (memray is not there), or not within `seconds`. Raises ModelError
+    if the runtime refuses the model.
+    """
+    plain = replace(recipe.with_threads(1), cpu_arena=False, mem_pattern=False, blocks=False)
+    options = {"seconds": seconds}
+    with run_job(
+        worker_actions.one_heap, [_opened_by_path(source)], [plain], inputs, options=options
+    ) as job:
+        end_bytes, held_bytes = job.answer["end_bytes"], job.answer["held_bytes"]
+    return None if end_bytes is None else HeapNeed(end_bytes, held_bytes)
 
 
 def measure_session(
@@ -72,23 +129,24 @@ def measure_session(
 ) -> SessionMemory:
     """Open and run a model in `repeats` children, and with `returning` in one more, whose malloc
     gives back what is freed. Raises ModelError if the runtime refuses it."""
-    if source.model is not None and not any(True for _ in all_external_tensors(source.model)):
-        source = replace(source, base_dir=None)
+    source = _opened_by_path(source)
 
-    def measured(malloc_threshold_bytes: int | None) -> SessionMemory:
+    def measured(malloc: Malloc) -> SessionMemory:
         options = {"runs": runs}
         with run_job(
             worker_actions.session_memory, [source], [recipe], inputs, options=options,
-            malloc_threshold_bytes=malloc_threshold_bytes,
+            malloc=malloc,
         ) as job:  # fmt: skip
             answer = job.answer
         peaks = tuple(answer["run_peaks_bytes"])
-        return SessionMemory(answer["loaded_bytes"], peaks)
+        return SessionMemory(answer["loaded_bytes"], peaks, answer["load_seconds"])
 
-    found = [measured(None) for _ in range(repeats)]
+    found = [measured(Malloc.USUAL) for _ in range(repeats)]
     peaks = zip(*(one.run_peaks_bytes for one in found), strict=True)
+    given_back = measured(Malloc.RETURNING) if returning else None
     return SessionMemory(
         round(statistics.median(one.loaded_bytes for one in found)),
         tuple(round(statistics.median(column)) for column in peaks),
-        measured(MALLOC_THRESHOLD_BYTES) if returning else None,
+        min(one.load_seconds for one in (*found, given_back) if one is not None),
+        given_back,
     )

@@ -15,6 +15,7 @@ from onnxremat_rewriters.stock.body import Body, BodyPlan, Edges, write_body
 from onnxremat_rewriters.stock.checked_sizes import Sizes
 from onnxremat_rewriters.stock.facts import find_constants
 from onnxremat_rewriters.stock.forms import PREFIX, THROUGH, Forms
+from onnxremat_rewriters.stock.largest_first import largest_first
 from onnxremat_rewriters.stock.opset import standard_opset, with_sequences
 from onnxremat_rewriters.stock.weights import in_function
 from onnxremat_rewriters.stock.wrap import wrapped
@@ -127,11 +128,13 @@ def read_stock(model: onnx.ModelProto) -> StockModel | None:
     return StockModel(model, tuple(parts["steps"]), parts["edges"], ())
 
 
-def with_weights_in_function(model: onnx.ModelProto) -> None:
+def with_weights_in_function(model: onnx.ModelProto, *, by_size: bool = False) -> None:
     """Let weights in the branch of a stock model that lie in a file come from a local function, in
-    place: see `weights`."""
+    place (see `weights`); `by_size`: and be laid out from the largest down (`largest_first`)."""
     branch = planned_graph(model)
     if branch is not model.graph:
+        if by_size:
+            largest_first(model, branch)
         in_function(model, branch)
 
 

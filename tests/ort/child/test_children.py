@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from onnxremat.ort.child.children import child_environment, end_children, run_child
+from onnxremat.ort.child.malloc import Malloc
 from tests.ort.child import code_worker
 from tests.ort.child.code_worker import CODE
 
@@ -124,8 +125,8 @@ def test_the_environment_of_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for name, text in dirty.items():
         monkeypatch.setenv(name, text)
-    made = child_environment(None)
+    made = child_environment(Malloc.USUAL)
     assert set(dirty) & set(made) == {"HOME"}
-    thresholds = child_environment(65536)
+    thresholds = child_environment(Malloc.RETURNING)
     assert thresholds["MALLOC_MMAP_THRESHOLD_"] == "65536"
     assert thresholds["MALLOC_TRIM_THRESHOLD_"] == "65536"

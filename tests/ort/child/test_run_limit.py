@@ -88,7 +88,7 @@ def test_no_process_stays(tmp_path: Path) -> None:
 def test_what_a_child_is_told_to_spend_comes_on_top(tmp_path: Path) -> None:
     limit_runs(0)
     code = "import time; time.sleep(0.1)"
-    assert run_child(worker(tmp_path, code), tmp_path / "job", None, 120).returncode == 0
+    assert run_child(worker(tmp_path, code), tmp_path / "job", budget_seconds=120).returncode == 0
     assert current_limit().longest_seconds == 0
 
 

@@ -10,6 +10,7 @@ from onnx import TensorProto
 from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.ort.child import process
 from onnxremat.ort.child.actions import MOST_ROUNDS
+from onnxremat.ort.child.malloc import Malloc
 from onnxremat.ort.measuring import measure
 from onnxremat.ort.measuring.inputs import make_inputs
 from onnxremat.ort.measuring.measure import (
@@ -85,7 +86,7 @@ def test_resident_memory_of_the_recipe_returns_to_the_system(eight: Path) -> Non
 
 def test_stock_settings_keep_more_resident_memory(eight: Path) -> None:
     inputs = make_inputs(ladder(8))
-    stock = measure_resident(eight, inputs, STOCK.with_threads(1), malloc_threshold_bytes=None)
+    stock = measure_resident(eight, inputs, STOCK.with_threads(1), malloc=Malloc.USUAL)
     assert stock.first_bytes > 15 * MEGABYTES
     assert stock.steady_bytes > 15 * MEGABYTES
 
