@@ -92,6 +92,7 @@ _STOCK_ONLY = (
     Refusal("slowdowns", None, "--slowdowns goes with --session stock only"),
 )
 STOCK_FIGURE = "resident peak with default session options"
+PROCESS_FIGURE = "memory of the process with default session options"
 
 TARGETS: Mapping[str, TargetInfo] = {
     info.name: info
@@ -104,7 +105,7 @@ TARGETS: Mapping[str, TargetInfo] = {
             figure=STOCK_FIGURE,
             figures={
                 "runs": STOCK_FIGURE,
-                "process": "memory of the process with default session options",
+                "process": PROCESS_FIGURE,
             },
             home="onnxremat.targets.stock_target:StockTarget",
             refuses=(

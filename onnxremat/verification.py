@@ -37,6 +37,7 @@ from onnxremat.ort.recipe import STOCK, ExecutionOrder, OptimizationLevel, Recip
 from onnxremat.ort.record import PlanRecord, made_record
 from onnxremat.stages import ProgressReport, silent, stage
 from onnxremat.subject import Feed, feed_for, optimized_feed
+from onnxremat.target_table import PROCESS_FIGURE
 from onnxremat_rewriters.stock import read_stock
 
 WITHOUT_OPTIMIZATIONS = "the original without optimizations"
@@ -64,6 +65,7 @@ class Verification:
     rewritten file was made from another one than the original. `promised_bytes`: what the record of
     a file says that it was measured to take, where that is known and of the same kind.
     `figures`: all that is limited, of the original and of the file, for files for default options.
+    `process`: whether the peaks have what loading takes in them, since that was limited.
     """
 
     different_outputs: tuple[str, ...]
@@ -80,6 +82,7 @@ class Verification:
     other_model: str = ""
     promised_bytes: int | None = None
     figures: tuple[SessionFigures, ...] = ()
+    process: bool = False
 
     @property
     def identical(self) -> bool:
@@ -259,6 +262,7 @@ def _compared(
             feed.inputs,
             recipe,
             optimized=record.optimized is not None,
+            process=record.figure == PROCESS_FIGURE,
             progress=progress,
             measure_limit=options.measure_limit,
         )
@@ -324,10 +328,12 @@ def verify_stock(
     recipe: Recipe,
     *,
     optimized: bool = False,
+    process: bool = False,
     progress: ProgressReport = silent,
     measure_limit: float = MEASURE_SECONDS,
 ) -> Verification:
-    """`verify` for a file that is opened with default options: its peaks are resident memory.
+    """`verify` for a file that is opened with default options: its peaks are resident memory, in
+    runs, or of the `process`.
 
     Outputs are compared with the original's under the same options; if they differ, and the runtime
     has not `optimized` the file before, with those without optimizations. The order is that of the
@@ -358,7 +364,7 @@ def verify_stock(
     memory = [
         measure_session(source, inputs, recipe, repeats=2, returning=True) for source in (old, new)
     ]
-    before, after = map(resident_peak, memory)
+    before, after = (resident_peak(one, loading=process) for one in memory)
     times = measure_times(
         [old, new],
         inputs,
@@ -377,6 +383,7 @@ def verify_stock(
         times.ratios[1],
         compared,
         figures=all_figures(old, new, inputs, recipe, memory),
+        process=process,
     )
 
 

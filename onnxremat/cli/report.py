@@ -166,7 +166,7 @@ def _sizes(result: RewriteResult) -> str:
     if result.any_size:
         return f"{planned}: others run, too, but the limit holds for these"
     how = "checked when it runs" if open_inputs(result.model) else "declared in the file"
-    return f"{planned}: {how}, which any runtime refuses to run at others"
+    return f"{planned}, {how}: any runtime refuses others"
 
 
 def _planned_time(result: RewriteResult) -> str:
@@ -248,6 +248,8 @@ def verification_text(result: Verification) -> str:
     """What `verify` measured."""
     resident = result.original.method is PeakMethod.RESIDENT
     name = "resident peak" if resident else "activation peak"
+    if result.process:
+        name = "memory of the process"
     rows = [
         (name, f"{format_bytes(result.original.peak_bytes)} original"),
         ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten"),

@@ -28,6 +28,7 @@ from onnxremat.fitting.strategy import Attempts
 from onnxremat.importer import declare_sizes, load
 from onnxremat.options import Options
 from onnxremat.ort.blocked_layout import layout_width
+from onnxremat.ort.folded import computed_otherwise
 from onnxremat.ort.measuring.measure import PeakMeasurement
 from onnxremat.ort.outside import SUFFIX, DataFile, Weights, name_data
 from onnxremat.ort.recipe import ExecutionOrder, Recipe
@@ -70,7 +71,8 @@ class RewriteResult:
     model to the rewritten one, measuring it included. `stopped`: planning was ended early (Ctrl-C),
     with the best plan so far. `estimated` are nodes of the original whose workspace was planned by
     an estimate, `estimated_reason` says why; `rewritten` is measured anyway. `attempts` are all
-    plans that were made, and why they were not taken.
+    plans that were made, and why they were not taken. `weights_inside`: why weights stay in the
+    file, where that was not asked.
     """
 
     target: str
@@ -104,6 +106,7 @@ class RewriteResult:
     estimated: tuple[str, ...] = ()
     estimated_reason: str = ""
     attempts: tuple[Attempt, ...] = ()
+    weights_inside: str = ""
 
 
 def default_output(model: Path, limit: MemoryLimit, options: Options | None = None) -> Path:
@@ -175,6 +178,7 @@ def rewrite(
     options.target.check({"plan_output": plan_target})
     progress("reading the model")
     loaded = load(path)
+    options, inside = _with_weights_where_they_hold(options, loaded.model)
     beside = None
     if target is not None and options.weights != Weights.EMBEDDED:
         beside = target.with_name(target.name + SUFFIX)
@@ -211,7 +215,20 @@ def rewrite(
     if target is not None:
         contents[target] = result.model.SerializeToString()
     write_files(contents, copies, lambda: progress(PLACING))
-    return replace(result, output=target, plan_output=plan_target)
+    return replace(result, output=target, plan_output=plan_target, weights_inside=inside)
+
+
+def _with_weights_where_they_hold(options: Options, model: onnx.ModelProto) -> tuple[Options, str]:
+    """The same with weights embedded, and why, where a portable file would hold what another
+    processor computes otherwise (`ort.folded`)."""
+    node = computed_otherwise(model) if options.weights is Weights.EXTERNAL else ""
+    if not node:
+        return options, ""
+    why = (
+        f"{node} is computed of weights when a file is opened, by each processor in its own way "
+        "(--no-portable is for this one)"
+    )
+    return replace(options, embed_weights=True), why
 
 
 class TilesDifferError(VerificationError):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from onnxremat.core.depth_first import DepthFirst
 from onnxremat.core.graph import Graph
 from onnxremat.core.memory import MemoryRules, profile
-from onnxremat.core.schedule import Schedule
+from onnxremat.core.schedule import Schedule, without_unread
 
 MOST_STEPS = 1_500
 """Longer schedules stay as they are: each try takes a time that grows with them."""
@@ -21,9 +21,9 @@ def loosened(graph: Graph, schedule: Schedule, rules: MemoryRules) -> Schedule:
     """The executions of a valid schedule in an order of at most its peak that needs fewer ties.
 
     The steps that have to be tied to the one before are found first; then each tie in turn is left
-    out for good if the order that the search has without it holds no more, and every step still
-    reads what the same steps made: where an op is executed twice, the most recent execution may be
-    another one, and the other then for nothing. O(ties x (n^2/64 + m)) for n steps and m reads.
+    out for good if the order that the search has without it holds no more, and executes nothing
+    twice for nothing: of an op's executions, a reader may come behind another one there.
+    O(ties x (n^2/64 + m)) for n steps and m reads.
     """
     if not 0 < len(schedule) <= MOST_STEPS:
         return schedule
@@ -34,10 +34,8 @@ def loosened(graph: Graph, schedule: Schedule, rules: MemoryRules) -> Schedule:
         fewer = ties - {step}
         order = _searched(made_from, fewer)
         found = Schedule(tuple(schedule.steps[i] for i in order))
-        reads_same = [sorted(order[p] for p in before) for before in _made_from(graph, found)] == [
-            made_from[step] for step in order
-        ]
-        if reads_same and profile(graph, found, rules).peak_bytes <= limit:
+        read = without_unread(graph, found) == found
+        if read and profile(graph, found, rules).peak_bytes <= limit:
             ties, best = fewer, found
     return best
 

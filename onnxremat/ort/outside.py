@@ -27,12 +27,14 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, helper, numpy_helper
 
+from onnxremat.core.errors import ModelError
 from onnxremat.importer.calls import all_graphs
 from onnxremat.importer.external import all_external_tensors
 from onnxremat.importer.nodes import LAYOUT_DOMAIN, subgraphs
 from onnxremat.ort.blocked_layout import layout_width
 from onnxremat.ort.child import actions as worker_actions
 from onnxremat.ort.child.process import ModelSource, run_job
+from onnxremat.ort.folded import computed_otherwise
 from onnxremat.ort.optimize import optimizing, tidy
 from onnxremat.ort.recipe import OptimizationLevel, Recipe
 from onnxremat.ort.record import OptimizedFor
@@ -148,9 +150,15 @@ def optimized_outside(
 ) -> ModelPair:
     """`with_weights_outside`, without the check of the width of blocks: `ModelPair.guarded` puts it
     in, once the model is what it is to be. Without weights that are large enough its file is empty;
-    without `blocks` nothing is laid out in them.
+    without `blocks` nothing is laid out in them. Raises ModelError, too, where EXTERNAL ones would
+    have results in them that other processors compute otherwise (`computed_otherwise`).
     """
     packed = weights is Weights.PACKED
+    if not packed and (node := computed_otherwise(model)):
+        raise ModelError(
+            f"{node} is computed of weights when a file is opened, and other processors round it "
+            "otherwise"
+        )
     level = OptimizationLevel.ALL if packed and blocks else OptimizationLevel.EXTENDED
     return _outside(model, base_dir, recipe, level, packed=packed and packs)
 

@@ -19,6 +19,7 @@ from onnxremat.ort.child.wire import Array
 from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.measure import in_memory, run_outputs
 from onnxremat.ort.measuring.session_memory import (
+    HEAP_SECONDS,
     HeapNeed,
     SessionMemory,
     measure_one_heap,
@@ -61,7 +62,8 @@ class StockOriginal:
     """A model with default options, and what is asked for of its weights.
 
     External data is found in `base_dir`. `threads` is the only session option that may differ from
-    the runtime's own; every memory figure is the median of `repeats` processes. Raises ModelError
+    the runtime's own; every memory figure is the median of `repeats` processes. `heap_seconds`: as
+    long as it may take to tell what a file needs of one heap. Raises ModelError
     if the model was made by `stock`, and, where it is run, if the runtime refuses it.
     """
 
@@ -72,6 +74,7 @@ class StockOriginal:
     weights: Weights = Weights.EMBEDDED
     threads: int | None = None
     repeats: int = 2
+    heap_seconds: float = HEAP_SECONDS
     _expected: dict[int, ExpectedOutputs] = field(default_factory=dict, init=False, repr=False)
     """By the id of the reference, which is kept so that no other model can have it."""
     _values: dict[str, str] = field(default_factory=dict, init=False, repr=False)
@@ -124,8 +127,11 @@ class StockOriginal:
         return self.of_one_heap(self.source)
 
     def of_one_heap(self, source: ModelSource) -> HeapNeed | None:
-        """What a file needs of one heap; None where that cannot be told."""
-        return measure_one_heap(source, self.inputs, self.recipe)
+        """What a file needs of one heap; None where that cannot be told, for whatever reason."""
+        try:
+            return measure_one_heap(source, self.inputs, self.recipe, seconds=self.heap_seconds)
+        except ModelError:
+            return None
 
     @cached_property
     def kernels(self) -> Kernels:

@@ -106,6 +106,7 @@ class StockTarget(Target):
             feed.inputs,
             weights=feed.options.weights,
             threads=threads,
+            heap_seconds=feed.options.measure_limit,
         )
         measure_limit = feed.options.measure_limit
         trial = StockTrial(original, measure_limit=measure_limit, progress=progress)
@@ -297,7 +298,8 @@ class StockTarget(Target):
         rows = (
             *_enough_row(result),
             *_more_row(result, stock),
-            *_weights_row(stock),
+            *_weights_row(stock, result.weights_inside),
+            *_one_heap_row(stock),
             ("variant", variant),
             *((("planned", planned),) if changed else ()),
         )
@@ -367,21 +369,39 @@ def _more_row(result: "RewriteResult", stock: StockResult) -> tuple[tuple[str, s
     return (("more", f"{said}; with loading {after} instead of {before}"),)
 
 
-def _weights_row(stock: StockResult) -> tuple[tuple[str, str], ...]:
-    """Where the weights lie, if that was asked."""
-    if stock.inside:
-        return (("weights", f"left where they were: {stock.inside}"),)
+def _weights_row(stock: StockResult, inside: str) -> tuple[tuple[str, str], ...]:
+    """Where the weights lie, if that was asked, or why they are `inside`."""
+    if inside or stock.inside:
+        return (("weights", f"left where they were: {inside or stock.inside}"),)
     pair = None if stock.chosen is None else stock.chosen.pair
     if pair is None:
         return ()
     said = []
     if not pair.data.empty:
         nbytes = pair.data.path.stat().st_size
-        said.append(f"{format_bytes(nbytes)} in a file beside it, mapped")
+        said.append(f"{format_bytes(nbytes)} in a file beside it, mapped (in no figure here)")
     width = pair.optimized_for.layout_width
     if width is not None:
-        said.append(f"for processors with blocks of {width} channels (others refuse it)")
+        said.append(
+            f"for processors with blocks of {width} channels (others, and WebAssembly, refuse it)"
+        )
     return (("weights", "; ".join(said)),) if said else ()
+
+
+def _one_heap_row(stock: StockResult) -> tuple[tuple[str, str], ...]:
+    """What a portable file needs where there is one heap, or that nobody knows."""
+    chosen = stock.chosen
+    if chosen is None or chosen.pair is None or chosen.pair.optimized_for.packed:
+        return ()
+    before, after = stock.one_heap, chosen.one_heap
+    if before is None or after is None:
+        said = "not told: memray is not there, failed, or took longer than --measure-limit"
+    else:
+        said = (
+            f"{format_bytes(before.held_bytes)} or more original, "
+            f"{format_bytes(after.end_bytes)} file"
+        )
+    return (("in WebAssembly", said),)
 
 
 def _source(subject: Subject, made: Made, final: onnx.ModelProto) -> ModelSource:

@@ -20,7 +20,7 @@ from onnxremat.ort.measuring.compare import different_names
 from onnxremat.ort.measuring.executed_steps import OrderCheck
 from onnxremat.ort.measuring.measure import TimeComparison, measure_times
 from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS, TIMES_SHARE
-from onnxremat.ort.measuring.session_memory import SessionMemory
+from onnxremat.ort.measuring.session_memory import HeapNeed, SessionMemory
 from onnxremat.ort.outside import ModelPair, Weights
 from onnxremat.targets.stock_original import StockOriginal
 from onnxremat.targets.stock_variants import IN_TILES, PlannedModel, Variant, Written
@@ -53,8 +53,8 @@ class Candidate:
     `file` and `memory` are None if it could not be built or run, `reason` says why it was not taken
     ("" for the one that was, and for those that were not needed). `times` are the original's and
     its own under the same options. `same_as_unoptimized` and `same_as_stock`: its outputs are the
-    original's, bit for bit, as run without optimisations and with default options. All None where
-    it was not asked.
+    original's, bit for bit, as run without optimisations and with default options. `one_heap`: what
+    it needs there, if it is portable. All None where it was not asked, or cannot be told.
     """
 
     variant: Variant
@@ -64,6 +64,7 @@ class Candidate:
     times: TimeComparison | None = None
     same_as_unoptimized: bool | None = None
     same_as_stock: bool | None = None
+    one_heap: HeapNeed | None = None
 
     @property
     def pair(self) -> ModelPair | None:
@@ -92,7 +93,7 @@ class StockResult:
 
     `original` is the original's memory with default options; `candidates` are in order of their
     memory, least first, those that keep the limit before others. `inside`: why the weights are not
-    outside, where that was asked.
+    outside, where that was asked. `one_heap`: what the original needs there, where that was asked.
     """
 
     model: onnx.ModelProto
@@ -100,6 +101,7 @@ class StockResult:
     original: SessionMemory
     candidates: tuple[Candidate, ...]
     inside: str = ""
+    one_heap: HeapNeed | None = None
 
     @property
     def memory(self) -> SessionMemory:
@@ -213,7 +215,9 @@ class StockTrial:
             candidates.append(candidate)
         best = None if chosen is None or chosen.file is None else chosen.file.model
         best = self.original.model if best is None else best
-        return StockResult(best, chosen, before, tuple(candidates))
+        asked_for_heap = chosen is not None and planned.weights is Weights.EXTERNAL
+        one_heap = self.original.one_heap if asked_for_heap else None
+        return StockResult(best, chosen, before, tuple(candidates), one_heap=one_heap)
 
     def _released(self, measured: SessionMemory) -> int:
         """What loading leaves freed for runs to use, where it holds weights twice for a while: runs
@@ -261,8 +265,10 @@ class StockTrial:
         candidate = replace(candidate, file=replace(file, order=order))
         if order is not None and not order.as_planned:
             return replace(candidate, reason=f"{order.inversions} steps ran out of order")
-        if reason := self._more_of_one_heap(file):
-            return replace(candidate, reason=reason)
+        if original.weights is Weights.EXTERNAL and original.one_heap is not None:
+            candidate = replace(candidate, one_heap=original.of_one_heap(file.source))
+            if reason := self._more_of_one_heap(candidate):
+                return replace(candidate, reason=reason)
         candidate = replace(candidate, times=self._times(file.source, asked.time_ratio))
         return replace(candidate, reason=_slower(candidate.times, asked.time_ratio))
 
@@ -302,19 +308,16 @@ class StockTrial:
             return "no less memory in all"
         return ""
 
-    def _more_of_one_heap(self, file: Written) -> str:
+    def _more_of_one_heap(self, candidate: Candidate) -> str:
         """Where a file that is to run anywhere may take more than the original without an arena,
         all in one heap, or "". The original has what it holds at once at least; of the file it
         counts where blocks lie."""
-        original = self.original
-        if original.weights is not Weights.EXTERNAL or original.one_heap is None:
-            return ""
-        need, held_bytes = original.of_one_heap(file.source), original.one_heap.held_bytes
-        if need is None or HEAP_STEP * need.end_bytes <= held_bytes:
+        before, after = self.original.one_heap, candidate.one_heap
+        if before is None or after is None or HEAP_STEP * after.end_bytes <= before.held_bytes:
             return ""
         return (
-            f"{format_bytes(need.end_bytes)} of one heap, as WebAssembly has, where the original "
-            f"holds {format_bytes(held_bytes)}: such a heap grows by steps"
+            f"{format_bytes(after.end_bytes)} of one heap, as WebAssembly has, where the original "
+            f"holds {format_bytes(before.held_bytes)}: such a heap grows by steps"
         )
 
     def _opens_later(self, memory: SessionMemory, asked: Asked) -> str:

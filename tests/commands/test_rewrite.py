@@ -443,3 +443,39 @@ def test_weights_do_not_replace_those_of_the_model(tmp_path: Path) -> None:
     options = replace(QUICK, session="stock")
     with pytest.raises(UsageError, match="external data of the model"):
         rewrite(path, "min", options, output=tmp_path / "o.onnx")
+
+
+def low_rank(path: Path) -> Path:
+    """A weight and a product of two, added up when the model is opened, as adapters are."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["down", "up"], ["update"], "update"),
+        helper.make_node("Add", ["w", "update"], ["adapted"], "adapted"),
+        helper.make_node("MatMul", ["x", "adapted"], ["wide"], "wide"),
+        helper.make_node("Exp", ["wide"], ["y"], "y"),
+    ]
+    sizes = {"w": (256, 256), "down": (256, 8), "up": (8, 256)}
+    weights = [
+        numpy_helper.from_array(0.1 * rng.standard_normal(size, dtype=np.float32), name)
+        for name, size in sizes.items()
+    ]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [64, 256]) for n in "xy"]
+    graph = helper.make_graph(nodes, "low_rank", values[:1], values[1:], weights)
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    return path
+
+
+@pytest.mark.slow
+def test_what_other_processors_compute_otherwise_is_in_no_portable_file(tmp_path: Path) -> None:
+    path, output = low_rank(tmp_path / "m.onnx"), tmp_path / "made.onnx"
+    quick = Options(threads=1, time_limit=1, mem_of="process")
+    result = rewrite(path, "min", quick, output=output)
+    assert result.weights_inside.startswith("MatMul (update) is computed of weights when a file")
+    assert f"left where they were: {result.weights_inside}" in rewrite_text(result)
+    assert not output.with_name("made.onnx.data").exists()
+    for name in ("w", "down", "up"):
+        assert name in {tensor.name for tensor in onnx.load(output).graph.initializer}
+    packed = rewrite(path, "min", replace(quick, portable=False), output=output)
+    assert not packed.weights_inside
+    assert output.with_name("made.onnx.data").exists()

@@ -12,7 +12,7 @@ import pytest
 
 import onnxremat
 from models import BUILDERS
-from onnxremat.cli.report import as_json, audit_text, rewrite_text
+from onnxremat.cli.report import as_json, audit_text, rewrite_text, verification_text
 from onnxremat.commands.audit import audit
 from onnxremat.commands.rewrite import rewrite
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
@@ -198,6 +198,10 @@ def test_tiles_are_for_sessions_with_nothing_set_too(tmp_path: Path) -> None:
     before, after = (opened_with_nothing_set(p, tmp_path / "x.npz", 1) for p in (path, output))
     assert before == after
     assert "for 1 thread" in rewrite_text(result)
+    again = verify_files(path, output, ModelOptions(threads=1, inputs=options.inputs))
+    assert again.process and "memory of the process" in verification_text(again)
+    for found in (again.rewritten.peak_bytes, again.promised_bytes):
+        assert found == pytest.approx(result.rewritten.peak_bytes, rel=0.05, abs=1e6)
     kept = rewrite(path, "60%", options)
     assert kept.limit_bytes is not None and kept.rewritten.peak_bytes <= kept.limit_bytes
 

@@ -19,7 +19,8 @@ from onnxremat.ort.child.wire import Array
 from onnxremat.ort.recipe import Recipe
 
 HEAP_SECONDS = 60.0
-"""How long it may take to put what was allocated into one heap: 2 s for a million allocations."""
+"""How long it may take to put what was allocated into one heap: 3 s for a million allocations on a
+quiet machine."""
 
 
 @dataclass(frozen=True)
