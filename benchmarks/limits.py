@@ -17,9 +17,9 @@ compared here (`benchmarks.rewrite_models`, `benchmarks.tiling`).
 
 `--shared` has `training/*.onnx`, the published training graphs, and `inference.json`, the shapes of
 the inference files that ship in registry packages, which `--packages` has as NAME.onnx (see
-`models/README.md`). The builders of `models/` run always (deployed ones in `benchmarks.regions`), at sizes for which a plan takes a few
-seconds. Planning takes at most the time limit for each line, measuring as long again for models of
-these sizes: all of it about half an hour on two cores.
+`models/README.md`). The builders of `models/` run always, at sizes for which a plan takes a few
+seconds; deployed models are in `benchmarks.regions`. Planning takes at most the time limit for each
+line, measuring as long again for models of these sizes: all of it about half an hour on two cores.
 """
 
 import argparse
