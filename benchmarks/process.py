@@ -18,13 +18,14 @@ asked, bits are none of those that the original has under default options (some 
 another process), or loading takes longer; so is a group whose means are not, and so ends the
 command.
 
-With `--node`, a folder in which `npm install --ignore-scripts onnxruntime-node onnxruntime-web`
-was run, five models are opened in node, too: in the C++ library, and portable ones in WebAssembly,
-whose linear memory is compared. With `--chromium`, and playwright-core in the same folder, portable
-ones are opened on a page as well. There bits have to be those of the original in the same client,
-and memory no more. With `--versions`, a folder in which `pip install --no-deps --target VERSION
-onnxruntime==VERSION.*` was run for some versions, the same models are opened in each of them, with
-the bits of the original there; memory is told.
+With `--node`, a folder in which `npm install --ignore-scripts onnxruntime-node onnxruntime-web` was
+run, five models are opened in node, too: in the C++ library, and portable ones in WebAssembly,
+whose linear memory is compared, as it is asked for: how much more of it JavaScript gives, up to a
+fifth, is chance, so that in copies of its code it gives no more. With `--chromium`, and
+playwright-core in the same folder, portable ones are opened on a page as well. There bits have to
+be those of the original in the same client, and memory no more. With `--versions`, a folder in
+which `pip install --no-deps --target VERSION onnxruntime==VERSION.*` was run for some versions, the
+same models are opened in each of them, with the bits of the original there; memory is told.
 
 `--shared` and `--packages` are as for `benchmarks.limits`.
 """

@@ -10,6 +10,7 @@ const fs = require("fs");
 const http = require("http");
 const path = require("path");
 const { createRequire } = require("module");
+const client = require("./web_client.js");
 
 const [model, inputs, runs, browserProgram, modules] = process.argv.slice(2);
 const required = createRequire(path.join(path.resolve(modules), "x.js"));
@@ -27,7 +28,10 @@ function answer(request, response) {
   const full = file && FOLDERS[folder] && path.join(FOLDERS[folder], path.basename(file));
   if (!full || !fs.existsSync(full)) return response.writeHead(404).end();
   const kind = KINDS[path.extname(full)] || "application/octet-stream";
-  return response.setHeader("Content-Type", kind).end(fs.readFileSync(full));
+  const content = fs.readFileSync(full);
+  const exact = folder === "runtime" && full.endsWith(".mjs");
+  const body = exact ? client.exactGrowth(content.toString("utf8")) : content;
+  return response.setHeader("Content-Type", kind).end(body);
 }
 
 // Runs on the page.

@@ -5,10 +5,12 @@
 // INPUTS is a folder with `inputs.json` ([{name, type, dims, file}]) and the raw values in files.
 // PACKAGE is onnxruntime-node (the C++ library) or onnxruntime-web (WebAssembly, one thread), found
 // in MODULES/node_modules. One JSON object is printed, as `process_client.py` prints it; bytes are
-// anonymous memory of the process, or of the linear memory of WebAssembly, which never shrinks.
+// anonymous memory of the process, or of the linear memory of WebAssembly, which never shrinks and
+// here grows by what is asked for (`exactGrowth`).
 "use strict";
 const fs = require("fs");
 const path = require("path");
+const os = require("os");
 const { createRequire } = require("module");
 const client = require("./web_client.js");
 
@@ -32,8 +34,22 @@ function read(file) {
   return raw.buffer.slice(raw.byteOffset, raw.byteOffset + raw.byteLength);
 }
 
+// Where the runtime of WebAssembly is taken from: a copy whose memory grows exactly.
+function exactRuntime() {
+  const dist = path.join(path.resolve(modules), "node_modules", "onnxruntime-web", "dist");
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), "wasm-"));
+  process.on("exit", () => fs.rmSync(folder, { recursive: true, force: true }));
+  for (const file of fs.readdirSync(dist)) {
+    const [from, to] = [path.join(dist, file), path.join(folder, file)];
+    if (file.endsWith(".wasm")) fs.symlinkSync(from, to);
+    if (file.endsWith(".mjs")) fs.writeFileSync(to, client.exactGrowth(fs.readFileSync(from, "utf8")));
+  }
+  return folder + path.sep;
+}
+
 async function main() {
   const ort = createRequire(path.join(path.resolve(modules), "x.js"))(name);
+  if (web) ort.env.wasm.wasmPaths = exactRuntime();
   const listed = JSON.parse(fs.readFileSync(path.join(inputs, "inputs.json"), "utf8"));
   const beside = fs.existsSync(`${model}.data`) ? `${model}.data` : null;
   const inWeb = () => {

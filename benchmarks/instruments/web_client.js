@@ -26,6 +26,12 @@
     return () => Math.max(0, ...memories.map((one) => one.buffer.byteLength));
   }
 
+  // The code around the runtime, without what its memory grows by more than is asked for: up to a
+  // fifth, by how the requests before it fell. One file has 176 MB on a page and 212 in node then.
+  function exactGrowth(code) {
+    return code.replace("(1+.2/", "(1+0/");
+  }
+
   // A session of WebAssembly; `beside` are the bytes of NAME.data, if there are any.
   function opened(ort, name, bytes, beside) {
     ort.env.wasm.numThreads = 1;
@@ -81,7 +87,7 @@
     };
   }
 
-  const made = { measured, opened, tensors, watched };
+  const made = { exactGrowth, measured, opened, tensors, watched };
   if (typeof module !== "undefined") module.exports = made;
   else root.webClient = made;
 })(globalThis);

@@ -38,9 +38,6 @@ FIRST_RUN_NOISE_BYTES = 512 * 1024
 LONGEST_LOAD_RATIO, SHORT_LOADING_SECONDS = 1.05, 0.05
 """How much longer a variant may take to open than the original, where time is limited: within that,
 it is chance. A moment more is no matter."""
-HEAP_STEP = 1.1
-"""By how much a heap is larger than it has to be: that of WebAssembly grows by up to a fifth more
-than is asked for."""
 ABOVE = "above the limit"
 """Why a candidate was not looked at any further."""
 _OPENS = "it takes longer to open"
@@ -313,11 +310,11 @@ class StockTrial:
         all in one heap, or "". The original has what it holds at once at least; of the file it
         counts where blocks lie."""
         before, after = self.original.one_heap, candidate.one_heap
-        if before is None or after is None or HEAP_STEP * after.end_bytes <= before.held_bytes:
+        if before is None or after is None or after.end_bytes <= before.held_bytes:
             return ""
         return (
             f"{format_bytes(after.end_bytes)} of one heap, as WebAssembly has, where the original "
-            f"holds {format_bytes(before.held_bytes)}: such a heap grows by steps"
+            f"holds {format_bytes(before.held_bytes)}"
         )
 
     def _opens_later(self, memory: SessionMemory, asked: Asked) -> str:
