@@ -263,7 +263,10 @@ class StockTrial:
         if order is not None and not order.as_planned:
             return replace(candidate, reason=f"{order.inversions} steps ran out of order")
         if original.weights is Weights.EXTERNAL and original.one_heap is not None:
-            candidate = replace(candidate, one_heap=original.of_one_heap(file.source))
+            need = original.of_one_heap(file.source)
+            if need is not None:
+                need = need.with_block(planned.warm_block_bytes(candidate.variant))
+            candidate = replace(candidate, one_heap=need)
             if reason := self._more_of_one_heap(candidate):
                 return replace(candidate, reason=reason)
         candidate = replace(candidate, times=self._times(file.source, asked.time_ratio))

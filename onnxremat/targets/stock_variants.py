@@ -156,11 +156,15 @@ class PlannedModel:
         folder = pair.base_dir if pair is not None and of_file else original.base_dir
         return check_order(made, folder, original.inputs, threads=original.threads)
 
+    def warm_block_bytes(self, variant: Variant) -> int:
+        """The size of the warm block that a variant has."""
+        return (self.warm_bytes or 0) if variant in _WARM else 0
+
     def _chained(self, model: onnx.ModelProto, variant: Variant, **parts: Any) -> StockModel:
         """A form of the planned model as a variant."""
         if variant in _WARM and self.warm_bytes is None:
             self.warm_bytes = self._most_held()
-        warm_bytes = (self.warm_bytes or 0) if variant in _WARM else 0
+        warm_bytes = self.warm_block_bytes(variant)
         return stock(model, warm_bytes=warm_bytes, sizes=self.sizes, **{**_PARTS[variant], **parts})
 
     def _optimized_as(self, variant: Variant) -> Written:

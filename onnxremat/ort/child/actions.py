@@ -171,7 +171,7 @@ def one_heap(request: JobRequest) -> dict[str, Any]:
     try:
         import memray
     except ImportError:
-        return {"end_bytes": None, "held_bytes": None}
+        return {"end_bytes": None}
     late = time.monotonic() + request.options["seconds"]
     opening, running = (request.folder / f"{name}_{HEAP_FILE}" for name in ("opening", "running"))
     with memray.Tracker(opening):
@@ -189,8 +189,12 @@ def one_heap(request: JobRequest) -> dict[str, Any]:
     for record in (opening, running):
         record.unlink()
     if heap is None:
-        return {"end_bytes": None, "held_bytes": None}
-    return {"end_bytes": heap.end_bytes, "held_bytes": heap.most_held_bytes}
+        return {"end_bytes": None}
+    return {
+        "end_bytes": heap.end_bytes,
+        "held_bytes": heap.most_held_bytes,
+        "opened_bytes": heap.opened_bytes,
+    }
 
 
 def _resident_peaks(

@@ -29,13 +29,14 @@ _LOOK_EVERY = 1 << 14
 
 class OneHeap:
     """A heap in one piece. Addresses are bytes from its start; `end_bytes` is its size,
-    `held_bytes` what is allocated and `most_held_bytes` the most of that so far.
+    `held_bytes` what is allocated and `most_held_bytes` the most of that so far. `opened_bytes` is
+    its size when a model was open (`grown`).
 
     Each call takes O(log free pieces) steps, and moves that many entries of a list.
     """
 
     def __init__(self) -> None:
-        self.end_bytes = self.held_bytes = self.most_held_bytes = 0
+        self.end_bytes = self.held_bytes = self.most_held_bytes = self.opened_bytes = 0
         self._used: dict[int, int] = {}
         self._free: dict[int, int] = {}
         self._free_ends: dict[int, int] = {}
@@ -176,6 +177,7 @@ def grown(
     if not _replayed(heap, opening, addresses, late):
         return None
     heap.release(content)
+    heap.opened_bytes = heap.end_bytes
     for nbytes in inputs_bytes:
         heap.allocate(nbytes)
     return heap if _replayed(heap, running, addresses, late) else None

@@ -88,10 +88,17 @@ def _opened_by_path(source: ModelSource) -> ModelSource:
 @dataclass(frozen=True)
 class HeapNeed:
     """What opening a model and a run of it need of one heap, in bytes: all of it as blocks lie
-    there, and the most that is held at once, which no order of blocks can do without."""
+    there, and the most that is held at once, which no order of blocks can do without.
+    `opened_bytes`: all of it when the model is open."""
 
     end_bytes: int
     held_bytes: int
+    opened_bytes: int = 0
+
+    def with_block(self, nbytes: int) -> "HeapNeed":
+        """The same where a block so large, which the first run begins with, finds no hole: whether
+        it does is chance, for weights are packed in the order of a hash table."""
+        return replace(self, end_bytes=max(self.end_bytes, self.opened_bytes + nbytes))
 
 
 def measure_one_heap(
@@ -114,8 +121,7 @@ def measure_one_heap(
     with run_job(
         worker_actions.one_heap, [_opened_by_path(source)], [plain], inputs, options=options
     ) as job:
-        end_bytes, held_bytes = job.answer["end_bytes"], job.answer["held_bytes"]
-    return None if end_bytes is None else HeapNeed(end_bytes, held_bytes)
+        return None if job.answer["end_bytes"] is None else HeapNeed(**job.answer)
 
 
 def measure_session(

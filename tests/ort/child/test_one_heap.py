@@ -124,6 +124,7 @@ def test_the_file_is_held_until_it_is_open_and_inputs_from_then_on() -> None:
     assert abs(found.most_held_bytes - 900 * KILOBYTE) < KILOBYTE
     assert found.held_bytes == pytest.approx(2 * KILOBYTE, abs=32)
     assert found.most_held_bytes <= found.end_bytes <= 900 * KILOBYTE + 2 * PAGE_BYTES
+    assert found.opened_bytes == found.end_bytes
 
 
 def test_what_gets_late_is_not_told() -> None:

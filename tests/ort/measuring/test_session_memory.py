@@ -42,6 +42,12 @@ def test_one_heap_grows_by_the_most_that_is_held() -> None:
         assert abs(grown - 2 * 6 * MEGABYTES) < MEGABYTES // 4
 
 
+def test_a_block_that_finds_no_hole_lies_behind_all_else() -> None:
+    need = HeapNeed(100, 90, 70)
+    assert need.with_block(20) == need
+    assert need.with_block(40) == HeapNeed(110, 90, 70)
+
+
 def test_external_weights_lie_in_one_heap(tmp_path: Path) -> None:
     """They are mapped here, and nowhere there."""
     weight = np.random.default_rng(0).standard_normal((1024, 1024), dtype=np.float32)
