@@ -25,7 +25,6 @@ line, measuring as long again for models of these sizes: all of it about half an
 import argparse
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ import onnx
 import onnxruntime
 
 import onnxremat
-from benchmarks.tables import commit, markdown
+from benchmarks.tables import commit, end, markdown
 from models import BUILDERS, EXPORTED, FORWARD, TRAINING
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import InfeasibleError, ModelError, NoPlanFoundError, OnnxrematError
@@ -249,7 +248,6 @@ def main() -> None:
                 print("  ".join(cell or "-" for cell in rows[-1]), flush=True)
     for text in left_out:
         print(f"left out: {text}", flush=True)
-    failed = sum("FAILED" in line[-1] for line in rows)
     text = (
         f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
         f"{onnxruntime.__version__}, {os.cpu_count()} cores, {THREADS} threads, load before it "
@@ -258,12 +256,7 @@ def main() -> None:
         "recipe, the worst of three runs. Below min: less than the smallest peak that was found "
         "may be met or not.\n\n" + markdown(HEADER, rows) + "\n"
     )
-    if arguments.markdown:
-        arguments.markdown.write_text(text, encoding="utf-8")
-    print(f"{len(rows)} lines in {time.perf_counter() - began:.0f} s: {failed} FAILED", flush=True)
-    if not rows:
-        print("no model was looked at: FAILED")
-    sys.exit(failed > 0 or not rows)
+    end(rows, text, arguments.markdown, f" in {time.perf_counter() - began:.0f} s")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ import onnxruntime
 
 import onnxremat
 from benchmarks.process_lines import GROUPS, Line, lines
-from benchmarks.tables import commit, markdown
+from benchmarks.tables import commit, end, markdown
 from onnxremat.commands.rewrite import rewrite
 from onnxremat.core.errors import OnnxrematError
 from onnxremat.importer import load
@@ -425,7 +425,6 @@ def main() -> None:
             show(cells)
     for text in left_out:
         print(f"left out: {text}", flush=True)
-    failed = sum("FAILED" in cells[-1] for cells in table)
     text = (
         f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
         f"{onnxruntime.__version__}, {os.cpu_count()} cores, weights {weights.value}, medians of "
@@ -434,12 +433,7 @@ def main() -> None:
         "before the session is opened to after five runs, without the mapped file, inputs and "
         "outputs.\n\n" + markdown(HEADER, table) + "\n"
     )
-    if arguments.markdown:
-        arguments.markdown.write_text(text, encoding="utf-8")
-    print(f"{len(table)} lines: {failed} FAILED", flush=True)
-    if not table:
-        print("no model was looked at: FAILED")
-    sys.exit(failed > 0 or not table)
+    end(table, text, arguments.markdown)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ the figure that the default session takes today.
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ import onnx
 import onnxruntime
 
 import onnxremat
-from benchmarks.tables import commit, markdown
+from benchmarks.tables import commit, end, markdown
 from models import BUILDERS
 from onnxremat.commands.rewrite import RewriteResult, rewrite
 from onnxremat.core.errors import OnnxrematError
@@ -144,19 +143,13 @@ def main() -> None:
                 )
                 table.append(found)
                 print("  ".join(cell or "-" for cell in found), flush=True)
-    failed = sum("FAILED" in row[-1] for row in table)
     text = (
         f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
         f"{onnxruntime.__version__}, {os.cpu_count()} cores, {arguments.threads} threads, session "
         f"{arguments.session}, {arguments.time_limit:g} s for planning, load before it started "
         f"{load_before:.1f}.\n\n" + markdown(HEADER, table) + "\n"
     )
-    if arguments.markdown:
-        arguments.markdown.write_text(text, encoding="utf-8")
-    print(f"{len(table)} lines: {failed} FAILED", flush=True)
-    if not table:
-        print("no model was looked at: FAILED")
-    sys.exit(failed > 0 or not table)
+    end(table, text, arguments.markdown)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """What every kept table needs: the commit it was made at, and its form."""
 
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NoReturn
 
 
 def commit() -> str:
@@ -21,3 +24,15 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown, without a newline at its end."""
     lines = [header, ("---",) * len(header), *rows]
     return "\n".join(row(line) for line in lines)
+
+
+def end(rows: Sequence[Sequence[str]], text: str, target: Path | None, after: str = "") -> NoReturn:
+    """Write `text` to a file, say how many rows FAILED (`after`: and in what time), and end the
+    command, with 1 if any did, or if there are none."""
+    if target is not None:
+        target.write_text(text, encoding="utf-8")
+    failed = sum("FAILED" in one[-1] for one in rows)
+    print(f"{len(rows)} lines{after}: {failed} FAILED", flush=True)
+    if not rows:
+        print("no model was looked at: FAILED")
+    sys.exit(failed > 0 or not rows)

@@ -138,6 +138,21 @@ def average_pool(net: Net, x: Value, name: str) -> Value:
 
 def upsample(net: Net, x: Value, name: str, *, factor: int = 2) -> Value:
     """Nearest-neighbour Resize: height and width become `factor` times as large."""
+    return _enlarged(
+        net, x, factor, name,
+        mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor",
+    )  # fmt: skip
+
+
+def bilinear(net: Net, x: Value, factor: int, name: str) -> Value:
+    """Bilinear Resize by whole factors, centres of pixels aligned (half_pixel)."""
+    return _enlarged(
+        net, x, factor, name, mode="linear", coordinate_transformation_mode="half_pixel"
+    )
+
+
+def _enlarged(net: Net, x: Value, factor: int, name: str, **attributes: str) -> Value:
+    """A Resize; height and width become `factor` times as large."""
     scales = net.constant(np.array([1, 1, factor, factor], np.float32))
     absent = net.constant(np.zeros(0, np.float32))  # no region of interest
     batch, channels, height, width = x.shape
@@ -146,24 +161,7 @@ def upsample(net: Net, x: Value, name: str, *, factor: int = 2) -> Value:
         [x, absent, scales],
         name,
         known_shape=[batch, channels, factor * height, factor * width],
-        mode="nearest",
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
-    )
-
-
-def bilinear(net: Net, x: Value, factor: int, name: str) -> Value:
-    """Bilinear Resize by whole factors, centres of pixels aligned (half_pixel)."""
-    scales = net.constant(np.array([1, 1, factor, factor], np.float32))
-    absent = net.constant(np.zeros(0, np.float32))
-    batch, channels, height, width = x.shape
-    return net.op(
-        "Resize",
-        [x, absent, scales],
-        name,
-        known_shape=[batch, channels, factor * height, factor * width],
-        mode="linear",
-        coordinate_transformation_mode="half_pixel",
+        **attributes,
     )
 
 

@@ -8,10 +8,16 @@ transposed convolution or a nearest Resize with a 3x3 convolution; batch normali
 The paper's network is `unet(size=572, levels=4, base=64, channels=1, up="transpose")`.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import onnx
 
 from models import layers
 from models.net import Net, Value
+
+Layer = Callable[[Net, Value, int, str], Value]
+"""Adds operators to a net: of a value, the channels that it makes, and its name."""
 
 
 def unet(
@@ -41,17 +47,8 @@ def unet(
         raise ValueError(f'up is {up!r}, it must be "resize" or "transpose"')
     net = Net("unet", batch=batch, symbolic_batch=symbolic_batch, opset=opset, seed=seed)
     x = net.input("image", (channels, size, size))
-    skips = []
-    for level in range(1, levels + 1):
-        x = _double_conv(net, x, base * 2 ** (level - 1), f"enc{level}", norm)
-        skips.append(x)
-        x = layers.max_pool(net, x, 2, 2, f"enc{level}/pool")
-    x = _double_conv(net, x, base * 2**levels, "middle", norm)
-    for level in range(levels, 0, -1):
-        width = base * 2 ** (level - 1)
-        x = _up(net, x, width, f"dec{level}/up", up)
-        x = net.op("Concat", [skips[level - 1], x], f"dec{level}/concat", axis=1)
-        x = _double_conv(net, x, width, f"dec{level}", norm)
+    double = partial(_double_conv, norm=norm)
+    x = _u_shaped(net, x, levels, base, double, partial(_up, up=up))
     return net.model({"logits": layers.conv(net, x, classes, 1, "head")})
 
 
@@ -78,18 +75,25 @@ def unet3d(
         raise ValueError(f"size is {size}, it must be divisible by 2 ** levels = {2**levels}")
     net = Net("unet3d", batch=batch, opset=opset, seed=seed)
     x = net.input("volume", (channels, *size))
+    double = partial(_double_conv3d, norm=norm)
+    x = _u_shaped(net, x, levels, base, double, layers.conv_transpose)
+    return net.model({"logits": layers.conv(net, x, classes, 1, "head")})
+
+
+def _u_shaped(net: Net, x: Value, levels: int, base: int, double: Layer, up: Layer) -> Value:
+    """Down and up again, what was seen on the way down beside what comes up."""
     skips = []
     for level in range(1, levels + 1):
-        x = _double_conv3d(net, x, base * 2 ** (level - 1), f"enc{level}", norm)
+        x = double(net, x, base * 2 ** (level - 1), f"enc{level}")
         skips.append(x)
         x = layers.max_pool(net, x, 2, 2, f"enc{level}/pool")
-    x = _double_conv3d(net, x, base * 2**levels, "middle", norm)
+    x = double(net, x, base * 2**levels, "middle")
     for level in range(levels, 0, -1):
         width = base * 2 ** (level - 1)
-        x = layers.conv_transpose(net, x, width, f"dec{level}/up")
+        x = up(net, x, width, f"dec{level}/up")
         x = net.op("Concat", [skips[level - 1], x], f"dec{level}/concat", axis=1)
-        x = _double_conv3d(net, x, width, f"dec{level}", norm)
-    return net.model({"logits": layers.conv(net, x, classes, 1, "head")})
+        x = double(net, x, width, f"dec{level}")
+    return x
 
 
 def _double_conv3d(net: Net, x: Value, width: int, name: str, norm: bool) -> Value:

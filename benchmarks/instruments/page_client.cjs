@@ -29,7 +29,7 @@ function answer(request, response) {
   if (!full || !fs.existsSync(full)) return response.writeHead(404).end();
   const kind = KINDS[path.extname(full)] || "application/octet-stream";
   const content = fs.readFileSync(full);
-  const exact = folder === "runtime" && full.endsWith(".mjs");
+  const exact = folder === "runtime" && file.startsWith("ort-wasm-") && full.endsWith(".mjs");
   const body = exact ? client.exactGrowth(content.toString("utf8")) : content;
   return response.setHeader("Content-Type", kind).end(body);
 }

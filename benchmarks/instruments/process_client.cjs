@@ -39,7 +39,7 @@ function exactRuntime() {
   const dist = path.join(path.resolve(modules), "node_modules", "onnxruntime-web", "dist");
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), "wasm-"));
   process.on("exit", () => fs.rmSync(folder, { recursive: true, force: true }));
-  for (const file of fs.readdirSync(dist)) {
+  for (const file of fs.readdirSync(dist).filter((one) => one.startsWith("ort-wasm-"))) {
     const [from, to] = [path.join(dist, file), path.join(folder, file)];
     if (file.endsWith(".wasm")) fs.symlinkSync(from, to);
     if (file.endsWith(".mjs")) fs.writeFileSync(to, client.exactGrowth(fs.readFileSync(from, "utf8")));

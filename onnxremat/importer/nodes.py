@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, NodeProto, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 LAYOUT_DOMAIN = "com.microsoft.nchwc"
+FIRST_IR_WITH_FREE_INITIALIZERS = 4
+"""From this version of the format on initializers need not be inputs."""
 """Of the ops that ONNX Runtime puts in for the blocked layout of convolutions."""
 _BLOCKED = "_nchwc"
 _IN_BLOCKS = "reorder_token"
@@ -69,6 +71,14 @@ def captured(node: NodeProto) -> tuple[str, ...]:
 def reads(node: NodeProto) -> tuple[str, ...]:
     """Every value the node reads: its inputs, then what its subgraphs capture."""
     return (*(name for name in node.input if name), *captured(node))
+
+
+def replaceable(model: ModelProto) -> set[str]:
+    """The inputs of which an initializer of their name is only a default: since IR version 4.
+    Before, all initializers are inputs, and none can be replaced."""
+    if model.ir_version < FIRST_IR_WITH_FREE_INITIALIZERS:
+        return set()
+    return {value.name for value in model.graph.input}
 
 
 def available_names(graph: GraphProto) -> set[str]:

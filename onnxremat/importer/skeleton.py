@@ -15,10 +15,14 @@ from onnx import helper as onnx_helper
 from onnxremat.importer.binding import Binding
 from onnxremat.importer.constants import Constants, small_value
 from onnxremat.importer.load import LoadedModel, given_inputs
-from onnxremat.importer.nodes import DEFAULT_DOMAINS, available_names, op_key
+from onnxremat.importer.nodes import (
+    DEFAULT_DOMAINS,
+    FIRST_IR_WITH_FREE_INITIALIZERS,
+    available_names,
+    op_key,
+)
 from onnxremat.importer.values import ValueType, dtype_name
 
-_FIRST_IR_WITH_FREE_INITIALIZERS = 4
 _MOST_SCALES = 16
 
 
@@ -28,7 +32,7 @@ def inference_copy(loaded: LoadedModel, binding: Binding, constants: Constants) 
     Raises ModelError if the data of a small tensor in another file cannot be read.
     """
     model = loaded.model
-    copy = ModelProto(ir_version=max(model.ir_version, _FIRST_IR_WITH_FREE_INITIALIZERS))
+    copy = ModelProto(ir_version=max(model.ir_version, FIRST_IR_WITH_FREE_INITIALIZERS))
     copy.opset_import.extend(model.opset_import)
     used = {node.domain for node in model.graph.node}
     for domain in sorted(used - {opset.domain for opset in model.opset_import}):

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from onnx import ModelProto, NodeProto
 
 from onnxremat.importer.inference import infer_shapes
-from onnxremat.importer.nodes import DEFAULT_DOMAINS, has_subgraph, is_constant, reads
+from onnxremat.importer.nodes import DEFAULT_DOMAINS, has_subgraph, is_constant, reads, replaceable
 
-_FIRST_IR_WITH_DEFAULTS = 4
 """Before, initializers have to be inputs, and are constants all the same."""
 
 _ALWAYS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
@@ -67,7 +66,7 @@ def sizes_from_values(model: ModelProto) -> frozenset[str]:
     """The values of the main graph whose sizes depend on values. What onnx infers without reading
     any, from the declared sizes of the inputs, does not. O(nodes + reads)."""
     graph = model.graph
-    given = set() if model.ir_version < _FIRST_IR_WITH_DEFAULTS else {v.name for v in graph.input}
+    given = replaceable(model)
     kept = {t.name for t in graph.initializer} - given
     kept.update({t.values.name for t in graph.sparse_initializer} - given)
     found = set[str]()

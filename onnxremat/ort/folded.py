@@ -14,10 +14,8 @@ from collections.abc import Collection, Iterator, Mapping
 import onnx
 from onnx import TensorProto
 
-from onnxremat.importer.nodes import has_subgraph, is_constant, op_key, subgraphs
+from onnxremat.importer.nodes import has_subgraph, is_constant, op_key, replaceable, subgraphs
 from onnxremat.importer.purity import is_pure
-
-_FIRST_IR_WITH_FREE_INITIALIZERS = 4
 
 
 def _ops(names: str) -> frozenset[str]:
@@ -59,9 +57,7 @@ def computed_otherwise(model: onnx.ModelProto) -> str:
     """The first node that the runtime executes when it opens a model, and that may have other bits
     on another processor, as `OP (name)`; "" if there is none. O(nodes + reads)."""
     graph = model.graph
-    given = {value.name for value in graph.input}
-    if model.ir_version < _FIRST_IR_WITH_FREE_INITIALIZERS:
-        given = set()
+    given = replaceable(model)
     weights = {t.name: t.data_type for t in graph.initializer if t.name not in given}
     stated = {v.name: v.type.tensor_type.elem_type for v in graph.value_info}
     found = next(_otherwise(graph, weights, stated), None)

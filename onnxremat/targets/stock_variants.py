@@ -24,12 +24,7 @@ from onnxremat.ort.session_kernels import (
 from onnxremat.targets.stock_original import StockOriginal
 from onnxremat_rewriters.release import release
 from onnxremat_rewriters.stock.body import Edges
-from onnxremat_rewriters.stock.build import (
-    StockModel,
-    planned_graph,
-    stock,
-    with_weights_in_function,
-)
+from onnxremat_rewriters.stock.build import StockModel, stock, with_weights_in_function
 from onnxremat_rewriters.stock.checked_sizes import Sizes
 from onnxremat_rewriters.stock.opset import with_sequences
 from onnxremat_rewriters.stock.optimized import in_plan_order
@@ -134,17 +129,15 @@ class PlannedModel:
         return Written(made.model, in_memory(made.model, original.base_dir), made)
 
     def _with_weights_in_function(self, pair: ModelPair) -> ModelPair:
-        """With large weights laid out first, where opening then leaves less."""
-        plain, by_size = (
-            replace(pair, model=onnx.ModelProto.FromString(pair.model.SerializeToString()))
-            for _ in range(2)
-        )
-        with_weights_in_function(plain.model)
-        with_weights_in_function(by_size.model, by_size=True)
-        if len(planned_graph(plain.model).node) == len(planned_graph(by_size.model).node):
-            return plain
-        pays = self.original.opens_in_less(plain.source(), by_size.source())
-        return by_size if pays else plain
+        """With large weights laid out first, where opening then leaves less. The model of `pair` is
+        changed."""
+        by_size = replace(pair, model=onnx.ModelProto())
+        by_size.model.CopyFrom(pair.model)
+        sorted_ = with_weights_in_function(by_size.model, by_size=True)
+        with_weights_in_function(pair.model)
+        if sorted_ and self.original.opens_in_less(pair.source(), by_size.source()):
+            return by_size
+        return pair
 
     def in_order(self, variant: Variant, written: Written) -> OrderCheck | None:
         """Whether the steps of the plan run in its order; None for a variant that keeps none."""

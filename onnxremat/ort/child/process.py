@@ -29,7 +29,6 @@ from onnxremat.ort.recipe import Recipe
 from onnxremat.system.temporary import temporary_folder
 
 REQUEST, RESULT = "request.json", "result.json"
-"""Blocks from this size on are given back to the system at once, if a child is started with it."""
 
 WORKER = "onnxremat.ort.child.worker"
 

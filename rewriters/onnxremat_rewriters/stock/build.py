@@ -128,14 +128,16 @@ def read_stock(model: onnx.ModelProto) -> StockModel | None:
     return StockModel(model, tuple(parts["steps"]), parts["edges"], ())
 
 
-def with_weights_in_function(model: onnx.ModelProto, *, by_size: bool = False) -> None:
+def with_weights_in_function(model: onnx.ModelProto, *, by_size: bool = False) -> bool:
     """Let weights in the branch of a stock model that lie in a file come from a local function, in
-    place (see `weights`); `by_size`: and be laid out from the largest down (`largest_first`)."""
+    place (see `weights`); `by_size`: and be laid out from the largest down (`largest_first`), where
+    that can be done. Whether it was."""
     branch = planned_graph(model)
-    if branch is not model.graph:
-        if by_size:
-            largest_first(model, branch)
-        in_function(model, branch)
+    if branch is model.graph:
+        return False
+    sorted_ = by_size and largest_first(model, branch)
+    in_function(model, branch)
+    return sorted_
 
 
 def planned_graph(model: onnx.ModelProto) -> onnx.GraphProto:

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 import onnx
 
 from onnxremat.importer.inference import infer_shapes
-from onnxremat.importer.nodes import has_subgraph, op_key
+from onnxremat.importer.nodes import (
+    FIRST_IR_WITH_FREE_INITIALIZERS,
+    has_subgraph,
+    op_key,
+    replaceable,
+)
 from onnxremat.importer.purity import is_pure
 from onnxremat.importer.values import tensor_type
 
-_FIRST_IR_WITH_FREE_INITIALIZERS = 4
 _SHAPE_DATA_BYTES = 4096
 
 
@@ -35,8 +39,7 @@ def find_constants(model: onnx.ModelProto) -> RuntimeConstants:
     graph = model.graph
     stored = {tensor.name for tensor in graph.initializer}
     stored.update(tensor.values.name for tensor in graph.sparse_initializer)
-    if model.ir_version >= _FIRST_IR_WITH_FREE_INITIALIZERS:
-        stored -= {value.name for value in graph.input}
+    stored -= replaceable(model)
     outputs = {value.name for value in graph.output}
     names = set(stored)
     nodes = set()
@@ -64,7 +67,7 @@ def inferred_types(
     """
     source = model.graph
     light = onnx.ModelProto(
-        ir_version=max(model.ir_version, _FIRST_IR_WITH_FREE_INITIALIZERS),
+        ir_version=max(model.ir_version, FIRST_IR_WITH_FREE_INITIALIZERS),
         opset_import=model.opset_import,
         functions=model.functions,
     )

@@ -28,12 +28,13 @@ LARGE_BYTES = 1 << 20
 """From this size on a weight is laid out early: holes of smaller ones are no matter."""
 _CONVOLUTIONS = frozenset({"Conv", "FusedConv"})
 _FUSED = frozenset({"activation", "activation_params"})
+_PARTS = ("none_shape", "none", "laid_out")
 
 
-def largest_first(model: onnx.ModelProto, branch: onnx.GraphProto) -> None:
+def largest_first(model: onnx.ModelProto, branch: onnx.GraphProto) -> bool:
     """Let the runtime lay out the external weights of a `branch` of the model from the largest
-    down, in place. Left as it is where nothing is large, or where the shape of what the first
-    convolutions read is not stated: others would no longer know theirs. O(nodes + reads)."""
+    down, in place; whether it was done. Not where nothing is large, or where the shape of what the
+    first convolutions read is not stated: others would no longer know theirs. O(nodes + reads)."""
     large = {
         tensor.name: tensor
         for tensor in external_tensors(branch)
@@ -48,7 +49,7 @@ def largest_first(model: onnx.ModelProto, branch: onnx.GraphProto) -> None:
     known = {name for name, value in stated.items() if value.type.tensor_type.HasField("shape")}
     known |= _hidden(branch)
     if not readers or any(node.input[0] not in known for node in first):
-        return
+        return False
     values, labels = NameSource(value_names(model.graph)), NameSource(node_names(model.graph))
     forms = Forms(standard_opset(model), values, labels)
     sequence = next(
@@ -72,6 +73,7 @@ def largest_first(model: onnx.ModelProto, branch: onnx.GraphProto) -> None:
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del branch.node[:]
     branch.node.extend(nodes)
+    return True
 
 
 def _over_nothing(
@@ -93,9 +95,6 @@ def _over_nothing(
     convolution.attribute.extend(a for a in node.attribute if a.name not in _FUSED)
     yield convolution
     yield from forms.empty_after(made, f"after__{weight.name}")
-
-
-_PARTS = ("none_shape", "none", "laid_out")
 
 
 def _without_convolution_before(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 
 import onnx
 
-from onnxremat.importer.nodes import DEFAULT_DOMAINS, attribute, reads
+from onnxremat.importer.nodes import (
+    DEFAULT_DOMAINS,
+    FIRST_IR_WITH_FREE_INITIALIZERS,
+    attribute,
+    reads,
+)
 from onnxremat.importer.values import ValueType, tensor_type
 from onnxremat_rewriters.naming import NameSource, node_names, rename_reads, value_names
 from onnxremat_rewriters.substitutes.site import KernelSite, NotSubstitutable, Substitution
-
-_FIRST_IR_WITH_FREE_INITIALIZERS = 4
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ def _store(model: onnx.ModelProto, weights: Sequence[onnx.TensorProto]) -> None:
         if names[tensor.name] != tensor.name:
             continue
         graph.initializer.append(tensor)
-        if model.ir_version < _FIRST_IR_WITH_FREE_INITIALIZERS:
+        if model.ir_version < FIRST_IR_WITH_FREE_INITIALIZERS:
             graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxremat.importer.nodes import LAYOUT_DOMAIN, op_key, reads
+from onnxremat.importer.nodes import LAYOUT_DOMAIN, op_key, reads, replaceable
 from onnxremat.importer.purity import is_pure
 from onnxremat.importer.values import ValueType, tensor_type
 from onnxremat_rewriters.tile.boxes import Box
@@ -276,7 +276,7 @@ def _constants(
     """Types of stored values, the data of those that are small, and the names of initializers that
     a caller can replace (since IR version 4 those that are inputs too): the runtime packs none."""
     graph = model.graph
-    inputs = {value.name for value in graph.input} if model.ir_version >= 4 else set()
+    inputs = replaceable(model)
     tensors = {t.name: t for t in graph.initializer if t.name not in inputs}
     for node in graph.node:
         if op_key(node) == "Constant":
