@@ -4,7 +4,8 @@
                                  [--portable] [--processes 5] [--node FOLDER]
                                  [--chromium PROGRAM] [--versions FOLDER] [--markdown FILE]
 
-Each file is made by `rewrite --session stock --mem-of process --mem min` with its weights outside,
+Each file is made by `rewrite --session stock --mem-of process` for the smallest memory, or a limit
+where the smallest takes too long with two threads (`Line.mem`), with its weights outside,
 packed for this processor or, with `--portable`, for any; `--max-slowdown` is a little less than
 what the line allows (`MARGIN`).
 Then original and file are each opened in five processes of their own and run five times by a
@@ -305,7 +306,7 @@ def row(
         verify=False,
     )  # fmt: skip
     output = scratch / "made.onnx"
-    result = rewrite(path, "min", options, output=output)
+    result = rewrite(path, line.mem, options, output=output)
     feed = feed_for(load(path), options)
     inputs = scratch / "inputs.npz"
     np.savez(inputs, **feed.inputs)

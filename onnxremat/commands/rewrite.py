@@ -203,6 +203,11 @@ def rewrite(
         result = planning(options)
     except TilesDifferError as differ:
         result = _without_tiles(partial(planning, replace(options, tiling=False)), differ, progress)
+    except NoPlanFoundError as error:
+        if options.weights is Weights.EXTERNAL and options.mem_of == "process":
+            advice = "files for this kind of processor (--no-portable) load less"
+            raise NoPlanFoundError(f"{error}; {advice}", error.attempts) from None
+        raise
     progress("writing")
     contents, copies = dict[Path, bytes | Path](), dict[Path, Path]()
     if plan_target is not None and result.static is not None:

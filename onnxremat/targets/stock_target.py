@@ -351,7 +351,7 @@ def _enough_row(result: "RewriteResult") -> tuple[tuple[str, str], ...]:
     _, options, _ = figures
     process = result.figure == TARGETS["stock"].figures["process"]
     taken = options.process_bytes if process else options.runs_bytes
-    said = f"the {options.opened} takes {format_bytes(taken)}"
+    said = f"the {options.opened} ({options.option}) takes {format_bytes(taken)}"
     if result.limit_bytes is not None and taken <= result.limit_bytes:
         return (("enough", f"{said}: that keeps the limit"),)
     if result.limit_bytes is None and taken < result.rewritten.peak_bytes:

@@ -40,7 +40,6 @@ LONGEST_LOAD_RATIO, SHORT_LOADING_SECONDS = 1.05, 0.05
 it is chance. A moment more is no matter."""
 ABOVE = "above the limit"
 """Why a candidate was not looked at any further."""
-_OPENS = "it takes longer to open"
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,7 @@ class Candidate:
     its own under the same options. `same_as_unoptimized` and `same_as_stock`: its outputs are the
     original's, bit for bit, as run without optimisations and with default options. `one_heap`: what
     it needs there, if it is portable. All None where it was not asked, or cannot be told.
+    `too_slow`: whether it was refused for the time that it takes, to open or to run.
     """
 
     variant: Variant
@@ -62,6 +62,7 @@ class Candidate:
     same_as_unoptimized: bool | None = None
     same_as_stock: bool | None = None
     one_heap: HeapNeed | None = None
+    too_slow: bool = False
 
     @property
     def pair(self) -> ModelPair | None:
@@ -72,11 +73,6 @@ class Candidate:
     def order(self) -> OrderCheck | None:
         """Whether the steps of the plan run in its order, where that was asked."""
         return None if self.file is None else self.file.order
-
-    @property
-    def too_slow(self) -> bool:
-        """Whether it was refused for the time that it takes, to open or to run."""
-        return bool(self.reason) and (self.times is not None or self.reason.startswith(_OPENS))
 
     @property
     def time_ratio(self) -> float | None:
@@ -241,10 +237,9 @@ class StockTrial:
         assert file is not None
         assert memory is not None
         reason = "" if asked.keeps(memory) else ABOVE
-        if reason := (
-            reason or self._more_memory(candidate, memory) or self._opens_later(memory, asked)
-        ):
-            return replace(candidate, reason=reason)
+        later = self._opens_later(memory, asked)
+        if reason := reason or self._more_memory(candidate, memory) or later:
+            return replace(candidate, reason=reason, too_slow=reason == later)
         outputs, expected = original.outputs(file.source), original.expected(reference)
         candidate = replace(
             candidate,
@@ -270,7 +265,8 @@ class StockTrial:
             if reason := self._more_of_one_heap(candidate):
                 return replace(candidate, reason=reason)
         candidate = replace(candidate, times=self._times(file.source, asked.time_ratio))
-        return replace(candidate, reason=_slower(candidate.times, asked.time_ratio))
+        reason = _slower(candidate.times, asked.time_ratio)
+        return replace(candidate, reason=reason, too_slow=bool(reason))
 
     def _times(self, source: ModelSource, max_time_ratio: float) -> TimeComparison:
         """Original, then candidate; a second, longer look decides close cases."""
@@ -329,7 +325,8 @@ class StockTrial:
         if after <= max(asked.load_ratio * before, before + SHORT_LOADING_SECONDS):
             return ""
         return (
-            f"{_OPENS}, {format_seconds(after)} where the original takes {format_seconds(before)}"
+            f"it takes longer to open, {format_seconds(after)} where the original takes "
+            f"{format_seconds(before)}"
         )
 
 

@@ -21,11 +21,13 @@ SESSION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "without an arena": {"cpu_arena": False},
 }
 """What may be set in every binding: fields of a Recipe, by words that tell of it."""
+_IN_PYTHON = {"mem_pattern": "enable_mem_pattern", "cpu_arena": "enable_cpu_mem_arena"}
 
 
 @dataclass(frozen=True)
 class SessionFigures:
-    """`opened`: what, and how. `activations_bytes`: the most that is allocated in a run, without
+    """`opened`: what, and how; `option`: what was set for that, as in Python, or "".
+    `activations_bytes`: the most that is allocated in a run, without
     an arena. `runs_bytes`: the most that a run adds to what the loaded session holds, resident
     (`SessionMemory.above_loaded_bytes`). `process_bytes`: the most of loading and runs together;
     loading added `loaded_bytes` and took `load_seconds` of the processor. `returning_bytes`: the
@@ -33,6 +35,7 @@ class SessionFigures:
     makes it do."""
 
     opened: str
+    option: str
     activations_bytes: int
     runs_bytes: int
     loaded_bytes: int
@@ -64,6 +67,7 @@ def all_figures(
                 f"{ORIGINAL} {words}",
                 peaks[0],
                 measure_session(original, inputs, replace(recipe, **changed), returning=True),
+                ", ".join(f"{_IN_PYTHON[name]} = {value}" for name, value in changed.items()),
             )
             for words, changed in SESSION_OPTIONS.items()
         ),
@@ -73,10 +77,13 @@ def all_figures(
     return (_figures(ORIGINAL, peaks[0], before), options, _figures(FILE, peaks[1], after))
 
 
-def _figures(opened: str, activations: int, memory: SessionMemory) -> SessionFigures:
+def _figures(
+    opened: str, activations: int, memory: SessionMemory, option: str = ""
+) -> SessionFigures:
     assert memory.returning is not None, "what is shown was measured in both ways"
     return SessionFigures(
         opened,
+        option,
         activations,
         max(memory.above_loaded_bytes),
         memory.loaded_bytes,
