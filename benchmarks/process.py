@@ -5,19 +5,19 @@
                                  [--chromium PROGRAM] [--versions FOLDER] [--markdown FILE]
 
 Each file is made by `rewrite --session stock --mem-of process` for the smallest memory, or a limit
-where the smallest takes too long with two threads (`Line.mem`), with its weights outside,
-packed for this processor or, with `--portable`, for any; `--max-slowdown` is a little less than
-what the line allows (`MARGIN`).
+where the smallest takes too long with two threads (`Line.mem`), with its weights outside, packed
+for this processor or, with `--portable`, for any; `--max-slowdown` is a little less than what the
+line allows (`MARGIN`).
 Then original and file are each opened in five processes of their own and run five times by a
 program that knows nothing of onnxremat (`instruments/process_client.py`): with nothing set in the
 environment, and with MALLOC_MMAP_THRESHOLD_=65536, which gives back what is freed at once. Compared
 is the better of the original's two medians with the better of the file's. Time is that of the
-processor for one thread, and on the wall for two, runs of both taken in turns; the larger ratio
-counts. A file that is the original, byte for byte, as `rewrite` leaves it where nothing is better,
-is 1: two processes with one file are up to 30% apart. A line FAILED if memory or time is not as
-asked, bits are none of those that the original has under default options (some have others in
-another process), or loading takes longer; so is a group whose means are not, and so ends the
-command.
+processor for one thread, and on the wall for two, runs of both taken in turns in five processes, of
+whose ratios the medians count, the larger one. A file that is the original, byte for byte, as
+`rewrite` leaves it where nothing is better, is 1: two processes with one file are up to 30% apart.
+A line FAILED if memory or time is not as asked, bits are none of those that the original has under
+default options (some have others in another process), or loading takes longer; so is a group whose
+means are not, and so ends the command.
 
 With `--node`, a folder in which `npm install --ignore-scripts onnxruntime-node onnxruntime-web` was
 run, five models are opened in node, too: in the C++ library, and portable ones in WebAssembly,
@@ -65,11 +65,10 @@ INSTRUMENTS = Path(__file__).with_name("instruments")
 CLIENT = INSTRUMENTS / "process_client.py"
 SET = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 RUNS = 5
-PAIRS, CLOSE_PAIRS = 15, 25
-TIMED_SECONDS = 60.0
-"""At most, for each number of threads: of runs of seconds there are fewer."""
-CLOSE_SLOWDOWN = 1.05
-"""Lines that allow no more are timed by more runs."""
+PAIRS = 9
+"""Runs of both in turns, in each process."""
+TIMED_SECONDS = 90.0
+"""At most, in all processes of a number of threads: of runs of seconds there are fewer."""
 MARGIN = 0.02
 """So much less than a line allows is asked of its file, for times of one file in two processes are
 so far apart; but not less than this, and all of it in groups, where means count."""
@@ -126,21 +125,24 @@ def processes(
 
 
 def time_ratios(
-    original: Path, made: Path, inputs: Mapping[str, Any], pairs: int
+    original: Path, made: Path, inputs: Mapping[str, Any], count: int
 ) -> tuple[float, float]:
-    """Time of a run of the file by that of the original: of the processor with one thread, on the
-    wall with two."""
+    """Time of a run of the file by that of the original, the median of so many processes: of the
+    processor with one thread, on the wall with two."""
     one, two = (
-        measure_times(
-            [original, made],
-            inputs,
-            [STOCK.with_threads(threads)] * 2,
-            pairs,
-            seconds=TIMED_SECONDS,
+        statistics.median(
+            measure_times(
+                [original, made],
+                inputs,
+                [STOCK.with_threads(threads)] * 2,
+                PAIRS,
+                seconds=TIMED_SECONDS / count,
+            ).ratios[1]
+            for _ in range(count)
         )
         for threads in (1, 2)
     )
-    return one.ratios[1], two.ratios[1]
+    return one, two
 
 
 def unchanged(original: Path, made: Path) -> bool:
@@ -315,8 +317,7 @@ def row(
         after, ratios = before, (1.0, 1.0)
     else:
         after = processes(output, inputs, count)
-        pairs = PAIRS if line.slowdown > CLOSE_SLOWDOWN else CLOSE_PAIRS
-        ratios = time_ratios(path, output, feed.inputs, pairs)
+        ratios = time_ratios(path, output, feed.inputs, count)
     factor = before.better_bytes / after.better_bytes
     unset = before.unset_bytes / max(4096.0, after.unset_bytes)
     wrong = []

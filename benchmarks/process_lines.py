@@ -104,10 +104,10 @@ def lines(shared: Path | None, packages: Path | None) -> Iterator[Line]:
     yield Line("ten products", products, 25, 1.02)
     yield Line("mobilenet", built("mobilenet"), 2.8, 1.10)
     encoder = built("transformer", depth=6, width=512, sequence=512)
-    yield Line("transformer, 512 tokens", encoder, 4, 1.05, clients=True)
+    yield Line("transformer 512 tokens", encoder, 4, 1.05, clients=True)
     encoder = built("transformer", sequence=2048, heads=8)
     # The smallest, 64 MB, takes 0.986 of the time with one thread, and 1.094 with two.
-    yield Line("transformer, 2,048 tokens", encoder, 5, 1.05, mem="72MB")
+    yield Line("transformer 2048 tokens", encoder, 5, 1.05, mem="72MB")
     known: dict[str, Any] = {}
     if shared is not None:
         listed = json.loads((shared / "inference.json").read_text(encoding="utf-8"))
