@@ -20,7 +20,7 @@ class Line:
     """A model; how many times less memory is asked, and how much more time allowed. `unset`: the
     factor where nothing is set for both. `portable`: whether a factor is asked of portable files,
     too. `group`: of those whose geometric means count. `clients`: whether it is opened in node,
-    too. `mem`: the limit that the file is made for."""
+    too."""
 
     name: str
     make: Made
@@ -30,7 +30,6 @@ class Line:
     portable: bool = False
     group: str = ""
     clients: bool = False
-    mem: str = "min"
     dims: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -106,8 +105,7 @@ def lines(shared: Path | None, packages: Path | None) -> Iterator[Line]:
     encoder = built("transformer", depth=6, width=512, sequence=512)
     yield Line("transformer 512 tokens", encoder, 4, 1.05, clients=True)
     encoder = built("transformer", sequence=2048, heads=8)
-    # The smallest, 64 MB, takes 0.986 of the time with one thread, and 1.094 with two.
-    yield Line("transformer 2048 tokens", encoder, 5, 1.05, mem="72MB")
+    yield Line("transformer 2048 tokens", encoder, 5, 1.05)
     known: dict[str, Any] = {}
     if shared is not None:
         listed = json.loads((shared / "inference.json").read_text(encoding="utf-8"))
