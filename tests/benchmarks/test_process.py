@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.process import GROUPS, Row, group_rows, processes
+from benchmarks.process import GROUPS, Row, group_rows, processes, unchanged
 
 SIZE = 1024
 
@@ -49,3 +49,17 @@ def test_a_group_fails_by_its_mean() -> None:
     assert verdicts[1].endswith("FAILED")
     slow = Row([], 2 * asked, 1.5, [])
     assert "time" in next(group_rows({"training": [slow]}, portable=False))[-1]
+
+
+def test_a_file_is_its_original_whatever_is_recorded_in_it(tmp_path: Path) -> None:
+    original, made = product(tmp_path / "m.onnx"), tmp_path / "made.onnx"
+    model = onnx.load(original)
+    model.metadata_props.add(key="measured", value="1")
+    onnx.save(model, made)
+    assert unchanged(original, made)
+    model.graph.node[0].name = "other"
+    onnx.save(model, made)
+    assert not unchanged(original, made)
+    shutil.copy(original, made)
+    (tmp_path / "made.onnx.data").write_bytes(b"weights")
+    assert not unchanged(original, made)
