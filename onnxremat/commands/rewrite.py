@@ -28,9 +28,9 @@ from onnxremat.fitting.strategy import Attempts
 from onnxremat.importer import declare_sizes, load
 from onnxremat.options import Options
 from onnxremat.ort.blocked_layout import layout_width
-from onnxremat.ort.folded import computed_otherwise
+from onnxremat.ort.folded import computed_otherwise, folded_otherwise
 from onnxremat.ort.measuring.measure import PeakMeasurement
-from onnxremat.ort.outside import SUFFIX, DataFile, Weights, name_data
+from onnxremat.ort.outside import NOT_PORTABLE, SUFFIX, DataFile, Weights, name_data
 from onnxremat.ort.recipe import ExecutionOrder, Recipe
 from onnxremat.ort.record import OptimizedFor, PlanRecord, attach_record
 from onnxremat.planners import PLANNERS
@@ -48,6 +48,8 @@ from onnxremat.verification import (
     same_from_the_start,
 )
 from onnxremat_rewriters.substitutes import Replaced
+
+DATA_ENDING = f".onnx{SUFFIX}"
 
 
 @dataclass(frozen=True)
@@ -173,19 +175,21 @@ def rewrite(
         known = ", ".join(PLANNERS)
         raise UsageError(f"--planner: there is no {options.planner!r}; there are {known}")
     path = Path(model)
-    target = None if output is None else Path(output)
+    target = None if output is None else _output(output)
     plan_target = None if plan_output is None else Path(plan_output)
     options.target.check({"plan_output": plan_target})
     progress("reading the model")
     loaded = load(path)
-    options, inside = _with_weights_where_they_hold(options, loaded.model)
-    beside = None
-    if target is not None and options.weights != Weights.EMBEDDED:
-        beside = target.with_name(target.name + SUFFIX)
-    check_outputs(loaded, options.inputs, (target, beside, plan_target))
+    options, inside = _with_weights_where_they_hold(options, computed_otherwise(loaded.model))
+    check_outputs(loaded, options.inputs, (target, _beside(target, options), plan_target))
     if target is not None:
         external_copies(loaded.model, path.parent, target, (plan_target,))
     subject = prepare(loaded, options, progress)
+    if not inside:
+        found = folded_otherwise(loaded.model, subject.released.model)
+        options, inside = _with_weights_where_they_hold(options, found)
+        subject = prepare(loaded, options, progress) if inside else subject
+    beside = _beside(target, options)
     if options.verify:
         require_expanded_alike(subject.feed)
         if not same_from_the_start(subject.feed, subject.released.model):
@@ -204,9 +208,8 @@ def rewrite(
     except TilesDifferError as differ:
         result = _without_tiles(partial(planning, replace(options, tiling=False)), differ, progress)
     except NoPlanFoundError as error:
-        if options.weights is Weights.EXTERNAL and options.mem_of == "process":
-            advice = "files for this kind of processor (--no-portable) load less"
-            raise NoPlanFoundError(f"{error}; {advice}", error.attempts) from None
+        if options.weights is Weights.EXTERNAL:
+            raise NoPlanFoundError(f"{error}; {NOT_PORTABLE}", error.attempts) from None
         raise
     progress("writing")
     contents, copies = dict[Path, bytes | Path](), dict[Path, Path]()
@@ -223,14 +226,33 @@ def rewrite(
     return replace(result, output=target, plan_output=plan_target, weights_inside=inside)
 
 
-def _with_weights_where_they_hold(options: Options, model: onnx.ModelProto) -> tuple[Options, str]:
+def _output(output: str | os.PathLike[str]) -> Path:
+    """The file to be written. Raises UsageError if its name cannot stand in a model, as that of its
+    weights does, or is one of a file of weights."""
+    path = Path(output)
+    if path.name.endswith(DATA_ENDING):
+        raise UsageError(f"{path}: files that end in {DATA_ENDING} hold the weights of models")
+    try:
+        path.name.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{str(path)!a}: the name of a model has to be UTF-8") from None
+    return path
+
+
+def _beside(target: Path | None, options: Options) -> Path | None:
+    """The file of weights beside the file that is written."""
+    if target is None or options.weights is Weights.EMBEDDED:
+        return None
+    return target.with_name(target.name + SUFFIX)
+
+
+def _with_weights_where_they_hold(options: Options, node: str) -> tuple[Options, str]:
     """The same with weights embedded, and why, where a portable file would hold what another
-    processor computes otherwise (`ort.folded`)."""
-    node = computed_otherwise(model) if options.weights is Weights.EXTERNAL else ""
-    if not node:
+    processor computes otherwise: what `node` makes (`ort.folded`), if there is such a one."""
+    if not node or options.weights is not Weights.EXTERNAL:
         return options, ""
     why = (
-        f"{node} is computed of weights when a file is opened, by each processor in its own way "
+        f"{node} is computed when a file is opened, by each processor in its own way "
         "(--no-portable is for this one)"
     )
     return replace(options, embed_weights=True), why

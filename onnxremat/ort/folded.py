@@ -14,7 +14,15 @@ from collections.abc import Collection, Iterator, Mapping
 import onnx
 from onnx import TensorProto
 
-from onnxremat.importer.nodes import has_subgraph, is_constant, op_key, replaceable, subgraphs
+from onnxremat.importer.calls import all_graphs
+from onnxremat.importer.nodes import (
+    has_subgraph,
+    is_constant,
+    op_key,
+    reads,
+    replaceable,
+    subgraphs,
+)
 from onnxremat.importer.purity import is_pure
 
 
@@ -30,12 +38,15 @@ MOVES = _ops(
 )
 """Ops that copy elements, convert them, or count them."""
 ROUND_ONCE = _ops(
-    "Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Clip "
-    "DequantizeLinear Div Equal Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Max Min "
-    "Mod Mul Neg Not Or QuantizeLinear Reciprocal ReduceMax ReduceMin Relu Round Sign Sqrt Sub "
-    "Where Xor"
+    "Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil "
+    "DequantizeLinear Div Equal Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual "
+    "Mod Mul Neg Not Or QuantizeLinear Reciprocal Round Sign Sqrt Sub Where Xor"
 )
-"""Ops whose elements are compared, or the rounded result of one exact operation or two."""
+"""Ops whose elements are compared, or the rounded result of one exact operation or two. Of zeros of
+both signs the larger is one or the other, by where in a vector they lie: no Max, Min, Clip, Relu.
+"""
+_SIZES = _ops("Shape Size")
+_HANDED_ON = _ops("Dropout")
 _MAKE_FLOATS = _ops("ConstantOfShape DequantizeLinear")
 """Of integers, unless they say otherwise."""
 INTEGERS: frozenset[int] = frozenset(
@@ -61,7 +72,53 @@ def computed_otherwise(model: onnx.ModelProto) -> str:
     weights = {t.name: t.data_type for t in graph.initializer if t.name not in given}
     stated = {v.name: v.type.tensor_type.elem_type for v in graph.value_info}
     found = next(_otherwise(graph, weights, stated), None)
-    return "" if found is None else f"{found.op_type} ({found.name or found.output[0]})"
+    return "" if found is None else _label(found)
+
+
+def folded_otherwise(before: onnx.ModelProto, after: onnx.ModelProto) -> str:
+    """The same for what the runtime made of a model: the first node whose result it stored, or
+    computed others from that it stored. Constant may be more than what depends on weights alone:
+    sizes of inputs, what a branch or a Dropout hands on. O(nodes + reads)."""
+    culprits: dict[str, str] = {}
+    given = replaceable(before)
+    weights = {t.name: t.data_type for t in before.graph.initializer if t.name not in given}
+    _trace(before.graph, weights, culprits)
+    stored = {
+        name
+        for graph in all_graphs(after.graph)
+        for name in (
+            *(t.name for t in graph.initializer),
+            *(node.output[0] for node in graph.node if is_constant(node)),
+        )
+    }
+    return next((said for name, said in culprits.items() if name in stored), "")
+
+
+def _trace(graph: onnx.GraphProto, known: dict[str, int], culprits: dict[str, str]) -> None:
+    """Which values of a graph and its bodies may be constant, and which op before them computes
+    otherwise elsewhere. `known`: element types of what may be constant."""
+    for node in graph.node:
+        for body in subgraphs(node):
+            inner = known | {t.name: t.data_type for t in body.initializer}
+            _trace(body, inner, culprits)
+        names = reads(node)
+        kinds = {known.get(name) for name in names}
+        sized = op_key(node) in _SIZES
+        if not is_constant(node) and not sized and (not kinds or None in kinds):
+            continue
+        found = next((culprits[name] for name in names if name in culprits), "")
+        exact = op_key(node) in MOVES | ROUND_ONCE | _HANDED_ON or has_subgraph(node)
+        if not found and not exact and not kinds <= INTEGERS:
+            found = _label(node)
+        kind = _made_type(node, {one for one in kinds if one is not None})
+        for name in filter(None, node.output):
+            known[name] = kind
+            if found and not sized:
+                culprits[name] = found
+
+
+def _label(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} ({node.name or node.output[0]})"
 
 
 def _otherwise(

@@ -34,7 +34,7 @@ from onnxremat.importer.nodes import LAYOUT_DOMAIN, subgraphs
 from onnxremat.ort.blocked_layout import layout_width
 from onnxremat.ort.child import actions as worker_actions
 from onnxremat.ort.child.process import ModelSource, run_job
-from onnxremat.ort.folded import computed_otherwise
+from onnxremat.ort.folded import computed_otherwise, folded_otherwise
 from onnxremat.ort.optimize import optimizing, tidy
 from onnxremat.ort.recipe import OptimizationLevel, Recipe
 from onnxremat.ort.record import OptimizedFor
@@ -52,6 +52,8 @@ DATA_FILE = f"model.onnx{SUFFIX}"
 """Its name until the model has one."""
 
 GUARD = "onnxremat_guard: this file is for processors with blocks of {} channels"
+NOT_PORTABLE = "files for this kind of processor (--no-portable) may take less"
+"""Said where a file that runs on any processor cannot be what was asked for."""
 
 
 class Weights(StrEnum):
@@ -151,16 +153,24 @@ def optimized_outside(
     """`with_weights_outside`, without the check of the width of blocks: `ModelPair.guarded` puts it
     in, once the model is what it is to be. Without weights that are large enough its file is empty;
     without `blocks` nothing is laid out in them. Raises ModelError, too, where EXTERNAL ones would
-    have results in them that other processors compute otherwise (`computed_otherwise`).
+    have results in them that other processors compute otherwise (`folded`).
     """
     packed = weights is Weights.PACKED
-    if not packed and (node := computed_otherwise(model)):
-        raise ModelError(
-            f"{node} is computed of weights when a file is opened, and other processors round it "
-            "otherwise"
-        )
+    if not packed:
+        _require_alike(computed_otherwise(model))
     level = OptimizationLevel.ALL if packed and blocks else OptimizationLevel.EXTENDED
-    return _outside(model, base_dir, recipe, level, packed=packed and packs)
+    made = _outside(model, base_dir, recipe, level, packed=packed and packs)
+    if not packed:
+        _require_alike(folded_otherwise(model, made.model))
+    return made
+
+
+def _require_alike(node: str) -> None:
+    """Raise ModelError if there is a node that other processors compute otherwise."""
+    if node:
+        raise ModelError(
+            f"{node} is computed when a file is opened, and other processors round it otherwise"
+        )
 
 
 def _outside(

@@ -20,7 +20,7 @@ from onnxremat.ort.measuring.figures import SessionFigures, all_figures
 from onnxremat.ort.measuring.measure import PeakMeasurement, in_memory, run_outputs
 from onnxremat.ort.measuring.profile import RunProfile
 from onnxremat.ort.measuring.session_memory import SessionMemory
-from onnxremat.ort.outside import Weights
+from onnxremat.ort.outside import NOT_PORTABLE, Weights
 from onnxremat.ort.recipe import STOCK, ExecutionOrder, OptimizationLevel
 from onnxremat.ort.session_kernels import averaged_in_blocks, fused_later, kernels_of
 from onnxremat.stages import ProgressReport, silent
@@ -417,7 +417,8 @@ def _unchanged(stock: StockResult) -> str:
     if best is None or best.memory is None:
         return "unchanged: no variant could be made"
     peak = format_bytes(max(best.memory.above_loaded_bytes))
-    return f"unchanged: the best, {best.variant}, takes {peak}, but {best.reason}"
+    said = f"unchanged: the best, {best.variant}, takes {peak}, but {best.reason}"
+    return f"{said}; {NOT_PORTABLE}" if stock.portable else said
 
 
 def _warm_sizes(plain: Prediction) -> list[int]:

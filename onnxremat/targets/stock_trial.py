@@ -87,6 +87,7 @@ class StockResult:
     `original` is the original's memory with default options; `candidates` are in order of their
     memory, least first, those that keep the limit before others. `inside`: why the weights are not
     outside, where that was asked. `one_heap`: what the original needs there, where that was asked.
+    `portable`: whether it was to run on any processor.
     """
 
     model: onnx.ModelProto
@@ -95,6 +96,7 @@ class StockResult:
     candidates: tuple[Candidate, ...]
     inside: str = ""
     one_heap: HeapNeed | None = None
+    portable: bool = False
 
     @property
     def memory(self) -> SessionMemory:
@@ -173,7 +175,8 @@ class StockTrial:
         compared = original.model if reference is None else reference
         variants = [v for v in self.variants if not tiled or v in IN_TILES]
         planned = PlannedModel(original, model, original.weights, warm_bytes, sizes)
-        result = self._best(planned, variants, asked, compared)
+        portable = original.weights is Weights.EXTERNAL
+        result = replace(self._best(planned, variants, asked, compared), portable=portable)
         if original.weights is Weights.EMBEDDED or tiled or result.chosen is not None:
             return result
         if result.closest is not None and result.closest.reason == ABOVE:
@@ -182,7 +185,7 @@ class StockTrial:
         inside_it = replace(planned, weights=Weights.EMBEDDED)
         embedded = self._best(inside_it, variants, asked, compared)
         inside = "; ".join(f"{variant}: {reason}" for reason, variant in reasons.items())
-        return replace(embedded, inside=inside)
+        return replace(embedded, inside=inside, portable=portable)
 
     def _best(
         self,

@@ -18,6 +18,7 @@ from onnxremat.commands.rewrite import default_output, rewrite
 from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.core.problem import PlanStatus
 from onnxremat.core.units import parse_limit
+from onnxremat.importer.calls import all_graphs
 from onnxremat.importer.external import data_files
 from onnxremat.options import ModelOptions, Options
 from onnxremat.ort.outside import name_data
@@ -471,7 +472,7 @@ def test_what_other_processors_compute_otherwise_is_in_no_portable_file(tmp_path
     path, output = low_rank(tmp_path / "m.onnx"), tmp_path / "made.onnx"
     quick = Options(threads=1, time_limit=1, mem_of="process")
     result = rewrite(path, "min", quick, output=output)
-    assert result.weights_inside.startswith("MatMul (update) is computed of weights when a file")
+    assert result.weights_inside.startswith("MatMul (update) is computed when a file")
     assert f"left where they were: {result.weights_inside}" in rewrite_text(result)
     assert not output.with_name("made.onnx.data").exists()
     for name in ("w", "down", "up"):
@@ -479,3 +480,49 @@ def test_what_other_processors_compute_otherwise_is_in_no_portable_file(tmp_path
     packed = rewrite(path, "min", replace(quick, portable=False), output=output)
     assert not packed.weights_inside
     assert output.with_name("made.onnx.data").exists()
+
+
+def positioned(path: Path) -> Path:
+    """Positions made of the size of the input, as exporters write them, before a product."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Shape", ["x"], ["size"], "size"),
+        helper.make_node("ConstantOfShape", ["size"], ["ones"], "ones",
+                         value=numpy_helper.from_array(np.array([0.7], np.float32))),
+        helper.make_node("CumSum", ["ones", "axis"], ["places"], "places"),
+        helper.make_node("Sin", ["places"], ["waves"], "waves"),
+        helper.make_node("Add", ["x", "waves"], ["placed"], "placed"),
+        helper.make_node("MatMul", ["placed", "w"], ["wide"], "wide"),
+        helper.make_node("Exp", ["wide"], ["y"], "y"),
+    ]  # fmt: skip
+    weights = [
+        numpy_helper.from_array(0.1 * rng.standard_normal((256, 256), dtype=np.float32), "w"),
+        numpy_helper.from_array(np.array(0), "axis"),
+    ]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [64, 256]) for n in "xy"]
+    graph = helper.make_graph(nodes, "positioned", values[:1], values[1:], weights)
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    return path
+
+
+@pytest.mark.slow
+def test_what_is_made_of_sizes_is_in_no_portable_file_either(tmp_path: Path) -> None:
+    path, output = positioned(tmp_path / "m.onnx"), tmp_path / "made.onnx"
+    quick = Options(threads=1, time_limit=1, mem_of="process")
+    result = rewrite(path, "min", quick, output=output)
+    assert result.weights_inside.startswith("CumSum (places) is computed when a file")
+    assert not output.with_name("made.onnx.data").exists()
+    made = onnx.load(output)
+    stored = {t.name for graph in all_graphs(made.graph) for t in graph.initializer}
+    assert not stored & {"places", "waves"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("m.onnx.data", "hold the weights"), ("b\udcff.onnx", "has to be UTF-8")]
+)
+def test_files_that_no_model_can_have_are_refused_before_anything_runs(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        rewrite(tmp_path / "none.onnx", "min", output=tmp_path / name)

@@ -21,6 +21,7 @@ from onnxremat.options import ModelOptions, Options
 from onnxremat.ort.blocked_layout import layout_width
 from onnxremat.ort.library import RUNTIME_ERRORS
 from onnxremat.ort.measuring.measure import TimeComparison
+from onnxremat.ort.outside import NOT_PORTABLE
 from onnxremat.ort.record import read_record
 from onnxremat.subject import Subject, prepare
 from onnxremat.targets.recipe_target import RecipeTarget
@@ -233,14 +234,16 @@ def test_tiles_leave_alone_what_is_added_up_and_averaged_in_blocks(tmp_path: Pat
     assert all(kept.isdisjoint(region.outputs) for region in result.tiling.regions)
 
 
+@pytest.mark.parametrize("embedded", [True, False])
 def test_what_takes_longer_than_allowed_is_refused_with_both_figures(
-    espcn: Path, monkeypatch: pytest.MonkeyPatch
+    espcn: Path, monkeypatch: pytest.MonkeyPatch, embedded: bool
 ) -> None:
     twice = TimeComparison((1.0, 2.0), (1.0, 2.0), 7)
     monkeypatch.setattr(StockTrial, "_times", lambda *_: twice)
-    options = replace(QUICK, session="stock", embed_weights=True, max_slowdown=0.1, threads=1)
+    options = replace(QUICK, session="stock", embed_weights=embedded, max_slowdown=0.1, threads=1)
     with pytest.raises(NoPlanFoundError) as error:
         rewrite(espcn, "60%", options)
+    assert str(error.value).endswith(NOT_PORTABLE) is not embedded
     told = [one.outcome for one in error.value.attempts]
     assert any(
         " MB: +100% time, where +10% is allowed" in one and one.startswith("refused")
