@@ -218,10 +218,14 @@ def test_verify_takes_the_planned_sizes_and_names_what_does_not_fit(tmp_path: Pa
 
 
 def saved(
-    path: Path, nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], opset: int = 21
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    weights: dict[str, np.ndarray],
+    opset: int = 21,
+    shape: tuple[int, ...] = (1, 8, 16, 16),
 ) -> Path:
-    """A model from x to y, both [1, 8, 16, 16]."""
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8, 16, 16]) for n in "xy"]
+    """A model from x to y, both of that shape."""
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy"]
     stored = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "g", values[:1], values[1:], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
@@ -456,15 +460,10 @@ def low_rank(path: Path) -> Path:
         helper.make_node("Exp", ["wide"], ["y"], "y"),
     ]
     sizes = {"w": (256, 256), "down": (256, 8), "up": (8, 256)}
-    weights = [
-        numpy_helper.from_array(0.1 * rng.standard_normal(size, dtype=np.float32), name)
-        for name, size in sizes.items()
-    ]
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [64, 256]) for n in "xy"]
-    graph = helper.make_graph(nodes, "low_rank", values[:1], values[1:], weights)
-    opset = helper.make_opsetid("", 17)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
-    return path
+    weights = {
+        name: 0.1 * rng.standard_normal(size, dtype=np.float32) for name, size in sizes.items()
+    }
+    return saved(path, nodes, weights, 17, (64, 256))
 
 
 @pytest.mark.slow
@@ -495,15 +494,11 @@ def positioned(path: Path) -> Path:
         helper.make_node("MatMul", ["placed", "w"], ["wide"], "wide"),
         helper.make_node("Exp", ["wide"], ["y"], "y"),
     ]  # fmt: skip
-    weights = [
-        numpy_helper.from_array(0.1 * rng.standard_normal((256, 256), dtype=np.float32), "w"),
-        numpy_helper.from_array(np.array(0), "axis"),
-    ]
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [64, 256]) for n in "xy"]
-    graph = helper.make_graph(nodes, "positioned", values[:1], values[1:], weights)
-    opset = helper.make_opsetid("", 17)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
-    return path
+    weights = {
+        "w": 0.1 * rng.standard_normal((256, 256), dtype=np.float32),
+        "axis": np.array(0),
+    }
+    return saved(path, nodes, weights, 17, (64, 256))
 
 
 @pytest.mark.slow
