@@ -216,7 +216,7 @@ def rewrite(
     if plan_target is not None and result.static is not None:
         contents[plan_target] = result.static.as_json().encode()
     if target is not None and beside is not None and result.data is not None:
-        name_data(result.model, beside.name)
+        name_data(result.model, _stored_name(beside))
         contents[beside] = result.data.path
     elif target is not None:
         copies = external_copies(result.model, path.parent, target, (plan_target,))
@@ -233,10 +233,16 @@ def _output(output: str | os.PathLike[str]) -> Path:
     if path.name.endswith(DATA_ENDING):
         raise UsageError(f"{path}: files that end in {DATA_ENDING} hold the weights of models")
     try:
-        path.name.encode()
-    except UnicodeEncodeError:
+        _stored_name(path)
+    except UnicodeDecodeError:
         raise UsageError(f"{str(path)!a}: the name of a model has to be UTF-8") from None
     return path
+
+
+def _stored_name(path: Path) -> str:
+    """The name of a file as models hold it, in UTF-8 whatever the locale. Raises
+    UnicodeDecodeError if it is not."""
+    return os.fsencode(path.name).decode()
 
 
 def _beside(target: Path | None, options: Options) -> Path | None:
