@@ -7,16 +7,17 @@
 Each file is made by `rewrite --session stock --mem-of process --mem min` with its weights outside,
 packed for this processor or, with `--portable`, for any; `--max-slowdown` is a little less than
 what the line allows (`MARGIN`).
-Then original and file are each opened in five processes of their own and run five times by a
-program that knows nothing of onnxremat (`instruments/process_client.py`): with nothing set in the
-environment, and with MALLOC_MMAP_THRESHOLD_=65536, which gives back what is freed at once. Compared
-is the better of the original's two medians with the better of the file's. Time is that of the
-processor for one thread, and on the wall for two, runs of both taken in turns in five processes, of
-whose ratios the medians count, the larger one. A file that is the original, but for what is
-recorded in it, as `rewrite` leaves it where nothing is better, is 1: two processes with one file
-are up to 30% apart. A line FAILED if memory or time is not as asked, bits are none of those that
-the original has under default options (some have others in another process), or loading takes
-longer; so is a group whose means are not, and so ends the command.
+Then original and file are each opened in five processes of their own, in turns, and run five times
+by a program that knows nothing of onnxremat (`instruments/process_client.py`): with nothing set in
+the environment, and with MALLOC_MMAP_THRESHOLD_=65536, which gives back at once what is freed.
+Compared is the better of the original's two medians with the better of the file's. Time is that of
+the processor for one thread, and on the wall for two, runs of both taken in turns in five
+processes, of whose ratios the medians count, the larger one. A file that is the original, but for
+what is recorded in it, as `rewrite` leaves it where nothing is better, is 1: two processes with one
+file are up to 30% apart. A line FAILED if memory or time is not as asked, bits are none of those
+that the original has under default options (some have others in another process), or loading takes
+longer, in the median, and more than 50 ms; so is a group whose means are not, and so ends the
+command.
 
 With `--node`, a folder in which `npm install --ignore-scripts onnxruntime-node onnxruntime-web` was
 run, five models are opened in node, too: in the C++ library, and portable ones in WebAssembly,
@@ -95,32 +96,36 @@ class Process:
 
 
 def processes(
-    model: Path, inputs: Path, count: int, more: Mapping[str, str] | None = None
-) -> Process:
-    """Open and run a model in `count` processes for each environment, with `more` in both."""
+    models: Sequence[Path], inputs: Path, count: int, more: Mapping[str, str] | None = None
+) -> list[Process]:
+    """Open and run models in `count` processes each for each environment, with `more` in both: in
+    turns, since the machine is not as fast in one minute as in the next."""
     usual = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | dict(more or {})
-    answers = []
-    for extra in ({}, SET):
-        command = [sys.executable, str(CLIENT), str(model), str(inputs), str(RUNS), "1"]
-        answers.append([
-            json.loads(
-                subprocess.run(
+    answers: list[list[list[Any]]] = [[[], []] for _ in models]
+    for number, extra in enumerate(({}, SET)):
+        for _ in range(count):
+            for model, answer in zip(models, answers, strict=True):
+                command = [sys.executable, str(CLIENT), str(model), str(inputs), str(RUNS), "1"]
+                done = subprocess.run(
                     command, env=usual | extra, check=True, capture_output=True, text=True
-                ).stdout
-            )
-            for _ in range(count)
-        ])  # fmt: skip
+                )
+                answer[number].append(json.loads(done.stdout))
+    return [_medians(*answer) for answer in answers]
 
-    def median(key: str, number: int) -> float:
-        return statistics.median(one[key] for one in answers[number])
+
+def _medians(unset: Sequence[Any], threshold: Sequence[Any]) -> Process:
+    """What processes answered, with nothing set and with the threshold."""
+
+    def median(key: str, answers: Sequence[Any] = unset) -> float:
+        return statistics.median(one[key] for one in answers)
 
     return Process(
-        median("bytes", 0),
-        median("bytes", 1),
-        median("loaded_bytes", 0),
-        median("mapped_bytes", 0),
-        min(one["load_seconds"] for one in answers[0]),
-        frozenset(one["bits"] for answer in answers for one in answer),
+        median("bytes"),
+        median("bytes", threshold),
+        median("loaded_bytes"),
+        median("mapped_bytes"),
+        median("load_seconds"),
+        frozenset(one["bits"] for one in (*unset, *threshold)),
     )
 
 
@@ -252,9 +257,7 @@ def in_version(line: Line, models: Sequence[Path], inputs: Path, version: Path) 
     """A line of the table: original and file in another version of the runtime."""
     name = f"{line.name}, onnxruntime {version.name}"
     try:
-        before, after = (
-            processes(model, inputs, 1, {"PYTHONPATH": str(version)}) for model in models
-        )
+        before, after = processes(models, inputs, 1, {"PYTHONPATH": str(version)})
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["no message"])[-1]
         return [name, *[""] * (len(HEADER) - 2), f"{last} FAILED"]
@@ -317,11 +320,11 @@ def row(
     feed = feed_for(load(path), options)
     inputs = scratch / "inputs.npz"
     np.savez(inputs, **feed.inputs)
-    before = processes(path, inputs, count)
     if same := unchanged(path, output):
+        (before,) = processes([path], inputs, count)
         after, ratios = before, (1.0, 1.0)
     else:
-        after = processes(output, inputs, count)
+        before, after = processes([path, output], inputs, count)
         ratios = time_ratios(path, output, feed.inputs, count)
     factor = before.better_bytes / after.better_bytes
     unset = before.unset_bytes / max(4096.0, after.unset_bytes)

@@ -20,6 +20,9 @@ from onnxremat.subject import Subject
 from onnxremat.targets.target import Forecast, Made, Target, Wanted, own_schedule
 from onnxremat.tiling import TilingPlan
 
+MEASURED_ALIKE = 0.01
+"""The share by which two measurements of one file may differ."""
+
 
 @dataclass(frozen=True)
 class Search:
@@ -124,10 +127,10 @@ class Searches:
         return bool(plans) and (self.deadline.stopped() or self.best_of(plans).extra_time <= 0)
 
     def best_of(self, plans: list[Planned]) -> Planned:
-        """The fastest within the limit; of those about as small as the smallest without one, where
-        nothing is said of time."""
+        """The fastest within the limit; without one, of those about as small as the smallest, or no
+        further from it than two measurements of a file, where it was said what time may cost."""
         peaks = [one.made.compared_bytes for one in plans]
-        alike = ALIKE if self.options.max_slowdown is None else 0.0
+        alike = ALIKE if self.options.max_slowdown is None else MEASURED_ALIKE
         most = max(peaks) if self.budget is not None else (1 + alike) * min(peaks)
         small = [one for one, peak in zip(plans, peaks, strict=True) if peak <= most]
         return min(small, key=lambda one: (one.extra_time, one.made.compared_bytes))
