@@ -1,0 +1,145 @@
+"""The `sweep` command: reads its options, shows what runs and what became of it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+from rich.console import Console
+
+from onnxremat.cli import arguments as option
+from onnxremat.core.errors import OnnxrematError, UsageError
+from onnxremat.core.units import parse_bytes, parse_limit, parse_share
+from onnxremat.ort.child.run_limit import RUN_SECONDS
+from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS
+from onnxremat.system.interrupts import INTERRUPTS
+
+if TYPE_CHECKING:
+    from onnxremat.stages import ProgressReport
+
+
+class Shell(NamedTuple):
+    """What commands share: the block around their work, printing a result and a line, reading
+    --dim, and the console for people."""
+
+    progress: Callable[..., AbstractContextManager["ProgressReport"]]
+    emit: Callable[..., None]
+    tell: Callable[[str], None]
+    parse_dims: Callable[[list[str]], dict[str, int]]
+    console: Console
+
+
+def add_sweep(app: typer.Typer, shell: Shell) -> None:
+    """Add the command to those of `app`."""
+
+    @app.command("sweep")
+    def sweep_command(
+        models: option.Models,
+        mem: option.Limits,
+        output: option.Table,
+        session: option.Sessions = [],  # noqa: B006 - typer copies it
+        runtime: option.Runtimes = [],  # noqa: B006
+        keep: option.Keep = None,
+        jobs: option.Jobs = None,
+        scheduler: option.Scheduler = None,
+        order: option.Order = "priority",
+        optimize: option.Optimize = "none",
+        portable: option.Portable = True,
+        embed_weights: option.EmbedWeights = False,
+        mem_of: option.MemOf = None,
+        max_slowdown: option.MaxSlowdown = None,
+        dim: option.Dim = [],  # noqa: B006
+        inputs: option.Inputs = None,
+        planner: option.Planner = "auto",
+        recompute: option.Recompute = True,
+        tiling: option.Tiling = True,
+        allow_rounding: option.AllowRounding = False,
+        allow_op: option.AllowOp = [],  # noqa: B006
+        costs: option.Costs = "model",
+        time_limit: option.TimeLimit = 10.0,
+        iterations: option.Iterations = None,
+        measure_limit: option.MeasureLimit = MEASURE_SECONDS,
+        run_limit: option.RunLimit = RUN_SECONDS,
+        run_memory: option.RunMemory = None,
+        threads: option.Threads = None,
+        seed: option.Seed = 0,
+        verify: option.Verify = True,
+        as_json: option.AsJson = False,
+    ) -> None:
+        """Rewrite many models to many limits and targets: a table with a row for each run."""
+        read = dict(
+            order=order, optimize=optimize, portable=portable, embed_weights=embed_weights,
+            mem_of=mem_of, max_slowdown=parse_share(max_slowdown, "--max-slowdown"),
+            dims=shell.parse_dims(dim), inputs=inputs, planner=planner, recompute=recompute,
+            tiling=tiling, allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
+            time_limit=time_limit, iterations=iterations, measure_limit=measure_limit,
+            run_limit=run_limit, threads=threads, seed=seed, verify=verify,
+            run_memory=None if run_memory is None else parse_bytes(run_memory, "--run-memory"),
+        )  # fmt: skip
+        limits = [parse_limit(one) for one in mem]
+        live = shell.console.is_terminal
+        with shell.progress(quiet=as_json or live) as progress:
+            progress("reading the models")
+            _sweep(
+                shell, progress, read, limits, models=models, sessions=session, runtimes=runtime,
+                as_json=as_json, output=output, keep=keep, jobs=jobs, scheduler=scheduler,
+            )  # fmt: skip
+
+
+def _sweep(
+    shell: Shell,
+    progress: "ProgressReport",
+    read: dict[str, Any],
+    limits: list[Any],
+    *,
+    models: list[Any],
+    sessions: list[str],
+    runtimes: list[str],
+    as_json: bool,
+    **how: Any,
+) -> None:
+    from onnxremat.cli.sweep_display import display, sweep_text
+    from onnxremat.commands.sweep import jobs_at_once, sweep
+    from onnxremat.commands.sweep_plan import chosen_targets
+    from onnxremat.options import Options
+    from onnxremat.planners import PLANNERS
+
+    if read["planner"] not in PLANNERS:
+        raise UsageError(
+            f"--planner: there is no {read['planner']!r}: `onnxremat planners` lists them"
+        )
+    options = [
+        Options(session=info.session, runtime=info.runtime, **read)
+        for info in chosen_targets(sessions, runtimes)
+    ]
+    _leave_what_is_finished(how["output"])
+    if not as_json and how["scheduler"] is None and (how["jobs"] or 1) > 1:
+        at_once = jobs_at_once(how["jobs"], read["threads"])
+        fewer = "" if at_once == how["jobs"] else " (no more processors are there)"
+        shell.tell(
+            f"onnxremat: up to {at_once} runs at once{fewer}: the times that they measure disturb "
+            "each other; the memory that they measure is right"
+        )
+    with display(shell.console, shell.tell, progress, quiet=as_json) as watch:
+        result = sweep(models, limits, options, watch=watch, **how)
+    shell.emit(result, sweep_text, as_json=as_json, written=result.output)
+    if result.crashed:
+        raise OnnxrematError(
+            f"{len(result.crashed)} of {len(result.rows)} runs crashed; the same command does them "
+            "again, and no other"
+        )
+
+
+def _leave_what_is_finished(output: Any) -> None:
+    """What a signal does to a sweep: runs end, what they had begun is removed, and the journal has
+    all that were finished."""
+    from onnxremat.system.temporary import sweep as remove_what_was_left
+
+    end_all = INTERRUPTS.clean_up
+
+    def clean_up() -> None:
+        end_all()
+        remove_what_was_left()
+
+    INTERRUPTS.clean_up = clean_up
+    INTERRUPTS.left = f"the finished runs are kept beside {output}: the same command goes on there"
