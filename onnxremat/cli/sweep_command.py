@@ -1,7 +1,8 @@
 """The `sweep` command: reads its options, shows what runs and what became of it."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from onnxremat.cli import arguments as option
 from onnxremat.core.errors import OnnxrematError, UsageError
+from onnxremat.core.text import printable
 from onnxremat.core.units import parse_bytes, parse_limit, parse_share
 from onnxremat.ort.child.run_limit import RUN_SECONDS
 from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS
@@ -112,15 +114,18 @@ def _sweep(
         Options(session=info.session, runtime=info.runtime, **read)
         for info in chosen_targets(sessions, runtimes)
     ]
-    _leave_what_is_finished(how["output"])
     if not as_json and how["scheduler"] is None and (how["jobs"] or 1) > 1:
         at_once = jobs_at_once(how["jobs"], read["threads"])
+        runs = "1 run" if at_once == 1 else f"{at_once} runs"
         fewer = "" if at_once == how["jobs"] else " (no more processors are there)"
         shell.tell(
-            f"onnxremat: up to {at_once} runs at once{fewer}: the times that they measure disturb "
+            f"onnxremat: up to {runs} at once{fewer}: the times that they measure disturb "
             "each other; the memory that they measure is right"
         )
-    with display(shell.console, shell.tell, progress, quiet=as_json) as watch:
+    with (
+        _leaving_what_is_finished(how["output"]),
+        display(shell.console, shell.tell, progress, quiet=as_json) as watch,
+    ):
         result = sweep(models, limits, options, watch=watch, **how)
     shell.emit(result, sweep_text, as_json=as_json, written=result.output)
     if result.crashed:
@@ -130,9 +135,10 @@ def _sweep(
         )
 
 
-def _leave_what_is_finished(output: Any) -> None:
-    """What a signal does to a sweep: runs end, what they had begun is removed, and the journal has
-    all that were finished."""
+@contextmanager
+def _leaving_what_is_finished(output: Path) -> Iterator[None]:
+    """What a signal does inside the block: runs end, what they had begun is removed, and the journal
+    has all that were finished."""
     from onnxremat.system.temporary import sweep as remove_what_was_left
 
     end_all = INTERRUPTS.clean_up
@@ -141,5 +147,12 @@ def _leave_what_is_finished(output: Any) -> None:
         end_all()
         remove_what_was_left()
 
+    usual = INTERRUPTS.left
     INTERRUPTS.clean_up = clean_up
-    INTERRUPTS.left = f"the finished runs are kept beside {output}: the same command goes on there"
+    INTERRUPTS.left = (
+        f"{printable(str(output))} has the finished runs, and the same command goes on"
+    )
+    try:
+        yield
+    finally:
+        INTERRUPTS.clean_up, INTERRUPTS.left = end_all, usual

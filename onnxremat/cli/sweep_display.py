@@ -19,7 +19,8 @@ from onnxremat.core.units import format_bytes
 from onnxremat.stages import ProgressReport
 
 HEADER = ("model", "limit", "target", "result", "original", "rewritten", "time", "took")
-_NAME_SHOWN, _REASON_SHOWN = 24, 160
+_NAME_SHOWN, _REASON_SHOWN = 16, 160
+"""Letters: a row has room in 80 columns."""
 _REFRESHED = 4
 """How often in a second."""
 _AROUND = 6
@@ -184,6 +185,6 @@ def _reason(row: SweepRow) -> str:
 
 
 def _name(model: str) -> str:
-    """The end of a path, as much as a table has room for."""
-    name = printable(model)
+    """The end of a path, as much as a table has room for, without what all models end in."""
+    name = printable(model).removesuffix(".onnx")
     return name if len(name) <= _NAME_SHOWN else f"...{name[3 - _NAME_SHOWN :]}"

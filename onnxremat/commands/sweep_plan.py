@@ -68,9 +68,10 @@ class SweepRun:
 def chosen_targets(sessions: Sequence[str], runtimes: Sequence[str]) -> tuple[TargetInfo, ...]:
     """The targets that have one of the sessions and one of the runtimes, each once; where there are
     no sessions, the first of each runtime. Raises UsageError for a name that chooses none."""
+    sessions, runtimes = list(dict.fromkeys(sessions)), list(dict.fromkeys(runtimes))
     runtimes = runtimes or [DEFAULT.runtime]
     if not sessions:
-        return tuple(dict.fromkeys(chosen_target(None, runtime) for runtime in runtimes))
+        return tuple(chosen_target(None, runtime) for runtime in runtimes)
     found = [
         info for info in TARGETS.values() if info.session in sessions and info.runtime in runtimes
     ]
