@@ -101,7 +101,7 @@ def _sweep(
     **how: Any,
 ) -> None:
     from onnxremat.cli.sweep_display import display, sweep_text
-    from onnxremat.commands.sweep import jobs_at_once, sweep
+    from onnxremat.commands.sweep import sweep
     from onnxremat.commands.sweep_plan import chosen_targets
     from onnxremat.options import Options
     from onnxremat.planners import PLANNERS
@@ -115,13 +115,7 @@ def _sweep(
         for info in chosen_targets(sessions, runtimes)
     ]
     if not as_json and how["scheduler"] is None and (how["jobs"] or 1) > 1:
-        at_once = jobs_at_once(how["jobs"], read["threads"])
-        runs = "1 run" if at_once == 1 else f"{at_once} runs"
-        fewer = "" if at_once == how["jobs"] else " (no more processors are there)"
-        shell.tell(
-            f"onnxremat: up to {runs} at once{fewer}: the times that they measure disturb "
-            "each other; the memory that they measure is right"
-        )
+        shell.tell(f"onnxremat: {_beside_each_other(how['jobs'], read['threads'])}")
     with (
         _leaving_what_is_finished(how["output"]),
         display(shell.console, shell.tell, progress, quiet=as_json) as watch,
@@ -135,10 +129,21 @@ def _sweep(
         )
 
 
+def _beside_each_other(jobs: int, threads: int | None) -> str:
+    """What several runs at once mean here."""
+    from onnxremat.commands.sweep import jobs_at_once
+
+    at_once = jobs_at_once(jobs, threads)
+    if at_once == 1:
+        return "one run at once: there are no processors for more"
+    fewer = "" if at_once == jobs else " (there are no processors for more)"
+    return f"up to {at_once} runs at once{fewer}: they disturb the times that they measure"
+
+
 @contextmanager
 def _leaving_what_is_finished(output: Path) -> Iterator[None]:
-    """What a signal does inside the block: runs end, what they had begun is removed, and the journal
-    has all that were finished."""
+    """What a signal does inside the block: runs end, what they had begun is removed, and the
+    journal has all that were finished."""
     from onnxremat.system.temporary import sweep as remove_what_was_left
 
     end_all = INTERRUPTS.clean_up
