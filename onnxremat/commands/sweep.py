@@ -27,9 +27,10 @@ from onnxremat.planners.search.engine import usable_processors
 
 WORKER = "onnxremat.commands.sweep_run"
 JOURNAL_SUFFIX = ".jsonl"
-PROCESS_BYTES, COPIES = 700_000_000, 8
+PROCESS_BYTES, COPIES = 700_000_000, 40
 """What a run takes, as long as none of its model has told: its processes with all libraries and the
-compiled planner, and copies of the model (as it is, changed, loaded, packed)."""
+compiled planner, and copies of the model (as it is, changed, in variants, loaded, packed): up to 38
+of a ResNet-50."""
 _MORE = 1.2
 """Of what an earlier run of the model took: another limit may take more."""
 
