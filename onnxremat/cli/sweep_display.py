@@ -60,7 +60,7 @@ class _Lines:
     def planned(self, runs: Sequence[SweepRun], rows: Mapping[int, SweepRow]) -> None:
         self._runs, self._done = runs, len(rows)
         before = f", {len(rows)} of them finished before" if rows else ""
-        self._tell(f"onnxremat: {len(runs)} runs{before}")
+        self._tell(f"onnxremat: {len(runs)} run{'s' if len(runs) > 1 else ''}{before}")
 
     def started(self, place: int) -> None:
         self._running.append(place)
