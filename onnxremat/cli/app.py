@@ -22,6 +22,7 @@ from rich.console import Console
 
 from onnxremat.cli import arguments as option
 from onnxremat.cli.progress_line import ProgressLine
+from onnxremat.cli.sweep_command import Shell, add_sweep
 from onnxremat.core.errors import (
     Interrupted,
     LimitExceededError,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from onnxremat.core.attempt import Attempt
     from onnxremat.stages import ProgressReport
 
-_COMMANDS = ("rewrite", "audit", "frontier", "verify", "check", "planners")
+_COMMANDS = ("rewrite", "audit", "frontier", "verify", "check", "planners", "sweep")
 _NO_HELP = {"help": False}
 """Where --help is not given, typer takes it to be False instead of None: to see that None is no
 truth value it would load pydantic, as long as all the rest takes."""
@@ -391,6 +392,9 @@ def planners_command(as_json: option.AsJson = False) -> None:
     from onnxremat.planners import PLANNERS
 
     _emit(tuple(PLANNERS.values()), planners_text, as_json=as_json)
+
+
+add_sweep(app, Shell(_progress, _emit, _tell, parse_dims, _err))
 
 
 @app.callback(invoke_without_command=True)

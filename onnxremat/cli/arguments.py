@@ -24,6 +24,46 @@ FailAbove = Annotated[
     str | None, typer.Option(help="Exit with 7 if the activation peak is above this size.")
 ]
 
+Models = Annotated[list[Path], typer.Argument(help="ONNX files.", show_default=False)]
+Limits = Annotated[
+    list[str], typer.Option("--mem", help="Limit, as `rewrite` takes it; repeatable.")
+]
+Sessions = Annotated[
+    list[str], typer.Option("--session", help="Target, as `rewrite` takes it; repeatable.")
+]
+Runtimes = Annotated[
+    list[str], typer.Option("--runtime", help="Target, as `rewrite` takes it; repeatable.")
+]
+Table = Annotated[
+    Path,
+    typer.Option(
+        "-o",
+        "--output",
+        help="Table to write, .csv or .parquet; beside it lies a journal of the finished runs, "
+        "which are not done again.",
+    ),
+]
+Keep = Annotated[
+    Path | None, typer.Option(help="Folder for the files that are made (default: none is kept).")
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=4096,
+        help="Runs at once, as far as processors and memory permit (1: beside each other they "
+        "disturb the times that they measure). With --scheduler: of all workers.",
+    ),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="tcp://...",
+        help="Address of a Dask scheduler, whose workers do the runs (pip install "
+        "'onnxremat[dask]').",
+    ),
+]
+
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="File to write.")]
 EmitPlan = Annotated[
     Path | None,

@@ -35,11 +35,13 @@ _RESTORED_TERMINAL = b"\r\x1b[2K\x1b[?25h"
 
 class Interrupts:
     """What a signal does now. `polite`: the first Ctrl-C in a stage of planning is a request.
-    `clean_up` is called before the end. `told`: a result was printed already."""
+    `clean_up` is called before the end. `told`: a result was printed already. `left`: what an
+    ended command leaves, in words."""
 
     def __init__(self) -> None:
         self.polite = self.planning = self.requested = self.told = self.final = False
         self.clean_up: Callable[[], None] = _nothing
+        self.left = "nothing was written"
 
     def install(self) -> None:
         """Take over the signals that end a command, except those that the caller has set aside
@@ -66,7 +68,7 @@ class Interrupts:
             self.clean_up()
         finally:
             word = "interrupted" if number == signal.SIGINT else "terminated"
-            self._say(f"{word}, nothing was written", 128 + number)
+            self._say(f"{word}, {self.left}", 128 + number)
             os._exit(128 + number)
 
     def _say(self, message: str, code: int) -> None:

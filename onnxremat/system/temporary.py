@@ -243,7 +243,7 @@ def _locked(folder: Path) -> int | None:
     path = folder / LOCK
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        if _take(file) and os.path.samestat(os.fstat(file), path.stat()):
+        if take_lock(file) and os.path.samestat(os.fstat(file), path.stat()):
             return file
     except FileNotFoundError:
         os.close(file)
@@ -255,8 +255,8 @@ def _locked(folder: Path) -> int | None:
     return None
 
 
-def _take(file: int) -> bool:
-    """Lock an open file for this process; False if another one has it."""
+def take_lock(file: int) -> bool:
+    """Lock an open file for this process, as long as it is open; False if another one has it."""
     try:
         if sys.platform == "win32":
             import msvcrt

@@ -21,7 +21,7 @@ CALLS = [
     ["--help"],
     ["--version"],
     ["planners"],
-    *([name, "--help"] for name in ("rewrite", "audit", "frontier", "verify", "planners")),
+    *([name, "--help"] for name in ("rewrite", "audit", "frontier", "verify", "planners", "sweep")),
 ]
 AFTER_EACH_CALL = """
 import contextlib, io, json, sys

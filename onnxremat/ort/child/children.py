@@ -62,7 +62,7 @@ def run_child(
     command = [sys.executable, "-P", "-m", START, str(os.getpid()), memory, worker, str(folder)]
     seconds = limit.seconds() + budget_seconds
     started = time.monotonic()
-    with _lifeline() as theirs, _started(command, folder, malloc, theirs) as child:
+    with lifeline() as theirs, _started(command, folder, malloc, theirs) as child:
         try:
             _, log = child.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -91,7 +91,7 @@ def end_children() -> None:
 
 
 @contextmanager
-def _lifeline() -> Iterator[int]:
+def lifeline() -> Iterator[int]:
     """The end for the child of a pipe that is open as long as this process lives, and the block."""
     theirs, ours = os.pipe()
     try:
@@ -107,31 +107,40 @@ def _started(
 ) -> Iterator[subprocess.Popen[str]]:
     """The child, known to `end_children` inside the block, and killed if that fails."""
     windows = sys.platform == "win32"
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=child_environment(malloc) | dict.fromkeys(_TEMPORARY, str(folder)),
-        stdin=stdin,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        process_group=None if windows else 0,
-        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-    ) as child:
-        job = None
-        try:
-            _running.add(child)
-            job = killed_on_close(child)
-            yield child
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
-        finally:
-            _running.discard(child)
-            close_handle(job)
+    with (
+        subprocess.Popen(
+            command,
+            cwd=folder,
+            env=child_environment(malloc) | dict.fromkeys(_TEMPORARY, str(folder)),
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            process_group=None if windows else 0,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        ) as child,
+        tied(child),
+    ):
+        yield child
+
+
+@contextmanager
+def tied(child: subprocess.Popen[str]) -> Iterator[None]:
+    """Inside the block a child is known to `end_children`, and killed if the block fails."""
+    job = None
+    try:
+        _running.add(child)
+        job = killed_on_close(child)
+        yield
+    except BaseException:
+        child.kill()
+        child.wait()
+        raise
+    finally:
+        _running.discard(child)
+        close_handle(job)
 
 
 def child_environment(malloc: Malloc) -> dict[str, str]:

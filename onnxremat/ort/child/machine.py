@@ -1,4 +1,5 @@
-"""How much memory there is here: what no size that a file or a user states can exceed."""
+"""How much memory there is here: what no size that a file or a user states can exceed, and how much
+of it is free."""
 
 import ctypes
 import os
@@ -12,6 +13,9 @@ _GROUPS = Path("/sys/fs/cgroup")
 _MEMORY = Path("/proc/meminfo")
 _FIRST_TO_GO = Path("/proc/self/oom_score_adj")
 _LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
+_USED_FILES = ("memory.current", "memory.usage_in_bytes")
+_GIVEN_BACK = ("inactive_file ", "total_inactive_file ")
+"""Pages of files that a control group counts as used, and drops where it needs room."""
 
 
 @cache
@@ -23,6 +27,34 @@ def memory_bytes() -> int:
     return min([_physical_bytes(), *_group_limits()])
 
 
+def available_bytes() -> int:
+    """The memory that can be had now without anything being swapped out, in this process's control
+    group, too. Where the system does not tell (elsewhere than on Linux), what there is in all.
+
+    Raises OSError if that is not known either.
+    """
+    free = [memory_bytes()]
+    if _MEMORY.is_file():
+        free.append(_of_meminfo("MemAvailable"))
+    for place in _group_places():
+        limits = [_number(place / name) for name in _LIMIT_FILES]
+        used = [_number(place / name) for name in _USED_FILES]
+        free += [
+            limit - taken + _given_back(place)
+            for limit, taken in zip(limits, used, strict=True)
+            if limit is not None and taken is not None
+        ]
+    return max(0, min(free))
+
+
+def _given_back(place: Path) -> int:
+    try:
+        lines = (place / "memory.stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return max((int(one.split()[1]) for one in lines if one.startswith(_GIVEN_BACK)), default=0)
+
+
 def _physical_bytes() -> int:
     if sys.platform == "win32":
         return _windows_bytes()
@@ -31,17 +63,21 @@ def _physical_bytes() -> int:
 
 def _group_limits() -> list[int]:
     """Limits of the control groups that this process is in; none elsewhere than on Linux."""
+    limits = [_number(place / name) for place in _group_places() for name in _LIMIT_FILES]
+    return [limit for limit in limits if limit is not None]
+
+
+def _group_places() -> list[Path]:
+    """The folders of the control groups that this process is in."""
     if not _CONTROL_GROUP.is_file():
         return []
-    limits = []
+    places = []
     for line in _CONTROL_GROUP.read_text(encoding="utf-8", errors="replace").splitlines():
         _, controllers, group = line.split(":", maxsplit=2)
-        if controllers not in ("", "memory"):
-            continue
-        folder = _GROUPS / controllers
-        for place in (folder, folder / group.lstrip("/")):
-            limits += [_number(place / name) for name in _LIMIT_FILES]
-    return [limit for limit in limits if limit is not None]
+        if controllers in ("", "memory"):
+            folder = _GROUPS / controllers
+            places += [folder, folder / group.lstrip("/")]
+    return places
 
 
 def _number(file: Path) -> int | None:
@@ -76,8 +112,13 @@ def bound_memory(most_bytes: int | None = None) -> None:
 
 
 def _swap_bytes() -> int:
+    return _of_meminfo("SwapTotal")
+
+
+def _of_meminfo(name: str) -> int:
+    """A figure of the kernel's, in bytes; 0 if it has none of that name."""
     for line in _MEMORY.read_text(encoding="ascii").splitlines():
-        if line.startswith("SwapTotal:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0
 

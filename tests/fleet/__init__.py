@@ -1,0 +1,1 @@
+"""Tests of jobs in processes of their own."""
