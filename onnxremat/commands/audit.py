@@ -112,9 +112,19 @@ def audit(
 
     Raises UsageError or ModelError.
     """
-    options = options or ModelOptions()
-    subject = prepare(model, options, progress)
-    feed, graph = subject.feed, subject.imported.graph
+    subject = prepare(model, options or ModelOptions(), progress)
+    return audit_subject(model, subject, limit=limit, progress=progress)
+
+
+def audit_subject(
+    model: Path,
+    subject: Subject,
+    *,
+    limit: MemoryLimit | None = None,
+    progress: ProgressReport = silent,
+) -> Audit:
+    """`audit` of a model that was made ready before. Raises ModelError."""
+    feed, graph, options = subject.feed, subject.imported.graph, subject.feed.options
     if not graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to audit")
     target = RecipeTarget.of(subject, progress)
@@ -157,15 +167,15 @@ def audit(
         None if limit is None else limit.text,
         None if limit is None else limit.resolve(target.original.peak_bytes),
         options.threads,
-        _timeline(subject, as_given, rules),
+        subject_timeline(subject, as_given, rules),
         measured_peak,
         estimated_nodes(subject),
         subject.profile.estimated_reason,
     )
 
 
-def _timeline(subject: Subject, schedule: Schedule, rules: MemoryRules) -> Timeline:
-    """With the times that were measured when the model was learned."""
+def subject_timeline(subject: Subject, schedule: Schedule, rules: MemoryRules) -> Timeline:
+    """A schedule of a model step by step, with the times that were measured when it was learned."""
     imported, nodes = subject.imported, subject.profile.nodes
     measured = {v: nodes[node].time_ns for v, node in enumerate(imported.op_nodes) if node in nodes}
     return graph_timeline(imported.graph, schedule, rules, "as written", measured or None)

@@ -52,9 +52,10 @@ class TimelineStep:
 class TimelineValue:
     """A value in memory over the half-open interval of steps `[start, end)`.
 
-    `start` is the step that makes it. Where its buffer is taken over by a later value, `end` is the
-    step that does so. `last_read` is the step that reads it last, None if none does or it is an
-    output of the model, which is `kept` to the end. `repeatable`: whether its node may run again.
+    `maker` is the step that makes it: `start`, unless its buffer was taken before that. Where its
+    buffer is taken over by a later value, `end` is the step that does so. `last_read` is the step
+    that reads it last, None if none does or it is an output of the model, which is `kept` to the
+    end. `repeatable`: whether its node may run again.
     """
 
     name: str
@@ -63,6 +64,7 @@ class TimelineValue:
     nbytes: int
     start: int
     end: int
+    maker: int
     last_read: int | None
     kept: bool
     repeatable: bool
@@ -130,7 +132,7 @@ class Timeline:
     def missing(self, value: int, step: int) -> int:
         """How many of the values that making `value` again would read are not held at `step`: they
         would have to be made again, too."""
-        read = (self.values[i] for i in self.steps[self.values[value].start].reads)
+        read = (self.values[i] for i in self.steps[self.values[value].maker].reads)
         return sum(not one.start <= step < one.end for one in read)
 
     def stacked(self, by: Stacking = Stacking.TENSOR, layers: int = LAYERS) -> Stack:
@@ -169,7 +171,7 @@ class Timeline:
     def _labels(self, by: Stacking, layers: int) -> list[str]:
         if by is Stacking.TENSOR:
             return [value.name for value in self.values]
-        makers = [self.steps[value.start] for value in self.values]
+        makers = [self.steps[value.maker] for value in self.values]
         if by is Stacking.OP_TYPE:
             return [step.op_type for step in makers]
         scope = scopes([step.name for step in self.steps], layers)
@@ -240,6 +242,7 @@ def graph_timeline(
             one.nbytes,
             one.start,
             one.end,
+            one.start,
             None if one.instance.pinned or one.instance.last_read == NEVER
             else one.instance.last_read,
             one.instance.pinned,
