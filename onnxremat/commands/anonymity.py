@@ -19,7 +19,7 @@ _KNOWN_DOMAINS = ("com.microsoft.nchwc::", "com.ms.internal.nhwc::", "ai.onnx.ml
 _PARTS = re.compile(r"([/.])")
 
 
-def anonymous(inspection: Inspection) -> Inspection:
+def without_names(inspection: Inspection) -> Inspection:
     """The same inspection under neutral names. O(names)."""
     return _Names().inspection(inspection)
 
@@ -38,13 +38,13 @@ class _Names:
 
     def node(self, name: str) -> str:
         if name not in self.nodes:
-            *parts, last = _PARTS.split(name)
+            *parts, _ = _PARTS.split(name)
             scope = "".join(
                 part if number % 2 or not part
                 else self.scopes.setdefault(part, f"s{len(self.scopes) + 1}")
                 for number, part in enumerate(parts)
             )  # fmt: skip
-            self.nodes[name] = f"{scope}n{len(self.nodes) + 1}" if last or scope else name
+            self.nodes[name] = f"{scope}n{len(self.nodes) + 1}"
         return self.nodes[name]
 
     def op(self, op_type: str) -> str:
