@@ -79,7 +79,21 @@ def default_timeline(
     order = [v for v, node in enumerate(flat.graph.node) if not is_constant(node)]
     provable = provable_types(flat, base, recipe, profile)
     plan = plan_allocations(flat.graph, order, provable)
-    return planned_timeline(flat, profile, order, plan, inputs, early)
+    known = {name for node in loaded.model.graph.node for name in node.output}
+    return _with_names(planned_timeline(flat, profile, order, plan, inputs, early), known)
+
+
+def _with_names(timeline: Timeline, known: set[str]) -> Timeline:
+    """With the names of nodes for values that the runtime made, whose own tell nothing."""
+
+    def named(value: TimelineValue) -> TimelineValue:
+        maker = timeline.steps[value.maker]
+        if value.name in known:
+            return value
+        more = f": {value.name}" if len(maker.makes) > 1 else ""
+        return replace(value, name=f"{maker.name}{more}")
+
+    return replace(timeline, values=tuple(map(named, timeline.values)))
 
 
 def planned_timeline(

@@ -51,7 +51,7 @@ def _summary(inspection: Inspection) -> Iterator[str]:
     audit, process = inspection.audit, inspection.first.process
     unread = f", {audit.unread_values} values that nobody reads" if audit.unread_values else ""
     yield (
-        f'<p class="soft">{audit.nodes} nodes, {audit.ops} of them compute{unread}; '
+        f'<p class="soft">{audit.nodes:,} nodes, {audit.ops:,} of them compute{unread}; '
         f"{format_bytes(audit.weight_bytes)} of weights, {format_bytes(audit.input_bytes)} of "
         f"inputs; {_threads(audit.threads)}.</p>"
     )
@@ -123,7 +123,7 @@ def _picture(inspection: Inspection) -> Iterator[str]:
 
 
 def _choice(name: str, label: str, options: list[str]) -> str:
-    chosen = "".join(f'<option value="{i}">{shown(one)}</option>' for i, one in enumerate(options))
+    chosen = "".join(f"<option>{shown(one)}</option>" for one in options)
     return f'<label>{label} <select id="{name}">{chosen}</select></label>'
 
 
@@ -180,14 +180,17 @@ def _row(timeline: Timeline, number: int, step: int) -> list[str]:
 
 
 def _again(timeline: Timeline, number: int, step: int) -> str:
-    """Whether a value can be made again, and what that costs."""
+    """Whether a value can be made again, and what that costs. One that is not needed any more is
+    held where the runtime keeps its buffer for a later value of the same size."""
     value = timeline.values[number]
+    if value.maker >= step:
+        return "made here" if value.maker == step else "not made yet: the buffer of an output"
+    if not value.kept and (value.last_read is None or value.last_read < step):
+        return "not needed any more: its buffer waits for a later value"
+    if value.last_read == step:
+        return "read here"
     if not value.repeatable:
         return "no"
-    if value.maker == step:
-        return "it is made here"
-    if value.last_read is not None and value.last_read <= step:
-        return "it is read here"
     maker = timeline.steps[value.maker]
     share = 100 * maker.time_ns / max(1, timeline.time_ns)
     how = "measured" if timeline.times_measured else "estimated"

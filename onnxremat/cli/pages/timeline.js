@@ -70,7 +70,8 @@
   };
   let plot = null,
     view = null,
-    shownStep = -1;
+    shownStep = -1,
+    chosen = false;
 
   // --- What is drawn ---------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@
           bind: { dblclick: () => null },
         },
         hooks,
-        padding: [14, 10, 0, 0],
+        padding: [14, 22, 0, 0],
       },
       data_,
       $("plot"),
@@ -209,6 +210,8 @@
     const context = u.ctx,
       ratio = uPlot.pxRatio,
       box = u.bbox;
+    context.textAlign = "left";
+    context.textBaseline = "alphabetic";
     context.font = `600 ${12 * ratio}px sans-serif`;
     const wide = context.measureText(text).width,
       edge = box.left + box.width;
@@ -416,9 +419,9 @@
       left = make("span", undefined, one);
     if (name) {
       make("i", undefined, left).style.background = "var(--" + name + ")";
-      left.append(" ");
+      left.className = "keyed";
     }
-    left.append(text);
+    make("span", text, left);
     make("b", size(bytes), one);
   }
 
@@ -513,6 +516,7 @@
       show(Math.min(Math.max(shownStep, 0), session.steps.name.length - 1), true);
     }
     document.documentElement.dataset.drawn = (performance.now() - began).toFixed(0);
+    document.documentElement.dataset.ready ??= performance.now().toFixed(0);
   }
 
   function zoom(low, high) {
@@ -551,6 +555,13 @@
     return there.length > 0;
   }
 
+  // Tensors by themselves, unless nearly all of the peak would be "others".
+  function stacking(session) {
+    const others = layered(session, "tensor").find((layer) => layer.colour === "others");
+    if (!others || others.bytes[session.peakStep] < 0.6 * session.peak) return "tensor";
+    return session.stacks.scope.labels.length > 2 ? "scope" : "op type";
+  }
+
   function restart() {
     if (!sessions()) {
       if (plot) plot.destroy();
@@ -558,7 +569,10 @@
       $("plot").replaceChildren("No session of both could be looked into.");
       return;
     }
-    if (!both()) whole();
+    if (!both()) {
+      whole();
+      if (!chosen) state.by = $("by").value = stacking(sessionOf(model()));
+    }
     draw();
   }
 
@@ -606,6 +620,7 @@
   });
   $("by").addEventListener("change", (event) => {
     state.by = event.target.value;
+    chosen = true;
     draw();
   });
   for (const id of ["weights", "inputs"])
