@@ -28,6 +28,7 @@ for (const path of pages) {
       if (drawn) {
         const text = () => page.locator("#detail").innerText();
         one.first = await text();
+        await page.locator("#plot").scrollIntoViewIfNeeded();
         const box = await page.locator("#plot .u-over").boundingBox();
         const began = Date.now();
         for (let i = 1; i <= 20; i++) {

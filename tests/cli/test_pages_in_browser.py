@@ -30,8 +30,10 @@ NAMES = ("small", "large", "two", "frontier")
 
 
 def frontier_of(made: Any) -> Frontier:
+    budgets = (90, 60, None)
     points = tuple(
-        Point("auto", n, n, 0.1 * i, True, False, 1.0) for i, n in enumerate((90, 60, 40))
+        Point("auto", budget, nbytes, 0.1 * i, True, False, 1.0)
+        for i, (budget, nbytes) in enumerate(zip(budgets, (90, 60, 40), strict=True))
     )
     return Frontier(Path("m.onnx"), 3, 100, made.audit.floor, (90, 60), points, points[::-1], {})
 
