@@ -13,14 +13,14 @@ from pathlib import Path
 
 import onnx
 
-from benchmarks.instruments.branches import (
+from benchmarks.instruments.slack import load_slack
+from onnxremat.importer.nodes import is_constant, reads
+from onnxremat.ort.branches import (
     early_outputs,
     taken_branch,
     with_branch_inlined,
     working_branch,
 )
-from benchmarks.instruments.slack import load_slack
-from onnxremat.importer.nodes import is_constant, reads
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.emulation.predict import Prediction, predict
 from onnxremat.ort.measuring.profile import RunProfile, profile_run

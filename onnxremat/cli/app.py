@@ -243,6 +243,9 @@ def rewrite_command(
 def audit_command(
     model: option.Model,
     mem: option.LimitToCompare = None,
+    html: option.Html = None,
+    second: option.Second = None,
+    anonymous: option.Anonymous = False,
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
     fail_above: option.FailAbove = None,
@@ -258,6 +261,8 @@ def audit_command(
     from onnxremat.commands.audit import audit
     from onnxremat.options import ModelOptions
 
+    if html is None and (second is not None or anonymous):
+        raise UsageError(f"{'--with' if second is not None else '--anonymous'} goes with --html")
     limit = parse_limit(mem) if mem is not None else None
     ceiling = _bytes(fail_above, "--fail-above")
     options = ModelOptions(
@@ -265,8 +270,21 @@ def audit_command(
         run_limit=run_limit, run_memory=_bytes(run_memory, "--run-memory"), seed=seed,
     )  # fmt: skip
     with _progress(quiet=as_json) as progress:
-        result = audit(model, options, limit=limit, progress=progress)
-    _emit(result, audit_text, as_json=as_json)
+        if html is None:
+            result = audit(model, options, limit=limit, progress=progress)
+        else:
+            from onnxremat.cli.pages.audit_page import audit_html
+            from onnxremat.commands.anonymity import without_names
+            from onnxremat.commands.files import write_files
+            from onnxremat.commands.inspection import inspect
+
+            inspection = inspect(
+                model, options, limit=limit, second=second, output=html, progress=progress
+            )
+            result = inspection.audit
+            page = audit_html(without_names(inspection) if anonymous else inspection)
+            write_files({html: page.encode()}, placing=lambda: progress(PLACING))
+    _emit(result, audit_text, as_json=as_json, written=html)
     if ceiling is not None and result.original_peak_bytes > ceiling:
         raise LimitExceededError(
             f"the activation peak, {format_bytes(result.original_peak_bytes)}, is above "

@@ -73,6 +73,18 @@ EmitPlan = Annotated[
     ),
 ]
 Html = Annotated[Path | None, typer.Option(help="Write a report with a plot there.")]
+Second = Annotated[
+    Path | None,
+    typer.Option(
+        "--with", help="With --html. A second file, such as a rewritten one, in the same picture."
+    ),
+]
+Anonymous = Annotated[
+    bool,
+    typer.Option(
+        "--anonymous", help="With --html. Names of tensors, nodes and files are replaced there."
+    ),
+]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object, and no other text there.")
 ]

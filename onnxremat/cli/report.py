@@ -16,6 +16,7 @@ from onnxremat.commands.attribution import MeasuredPeak
 from onnxremat.commands.audit import Audit, Floor, HeldTensor
 from onnxremat.commands.fitness import Check
 from onnxremat.commands.rewrite import RewriteResult
+from onnxremat.commands.timeline import Timeline
 from onnxremat.core.text import printable
 from onnxremat.core.units import format_bytes, format_seconds
 from onnxremat.importer import open_inputs
@@ -38,7 +39,7 @@ _BEYOND_BYTES = 65536
 _NAME_SHOWN = 48
 _REGIONS_SHOWN = 4
 _SIZES_SHOWN = 3
-_LEFT_OUT = (onnx.ModelProto, StaticPlan, Written, DataFile, ModelPair)
+_LEFT_OUT = (onnx.ModelProto, StaticPlan, Timeline, Written, DataFile, ModelPair)
 
 
 def as_json(result: Any) -> Any:

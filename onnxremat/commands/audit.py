@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxremat.commands.attribution import MeasuredPeak, attribute, explained
+from onnxremat.commands.timeline import Timeline, graph_timeline
 from onnxremat.core.bounds import peak_bound
 from onnxremat.core.errors import ModelError
 from onnxremat.core.graph import Graph, TensorKind
@@ -74,7 +75,8 @@ class Audit:
     recomputation, by the model of memory, and `reordered_bound_bytes` what no order goes below.
     `limit_text` is the limit as it was asked for; `limit_bytes` is None for the smallest peak.
     `tiling` has the smallest peak that regions in tiles are predicted to reach.
-    `unread_values` are those that the runtime would hold to the end for nobody.
+    `unread_values` are those that the runtime would hold to the end for nobody. `timeline` is the
+    released model's run under the recipe by the model of memory, step by step.
     """
 
     model: Path
@@ -93,6 +95,7 @@ class Audit:
     limit_text: str | None
     limit_bytes: int | None
     threads: int | None
+    timeline: Timeline
     measured_peak: MeasuredPeak | None = None
     estimated: tuple[str, ...] = ()
     estimated_reason: str = ""
@@ -109,9 +112,19 @@ def audit(
 
     Raises UsageError or ModelError.
     """
-    options = options or ModelOptions()
-    subject = prepare(model, options, progress)
-    feed, graph = subject.feed, subject.imported.graph
+    subject = prepare(model, options or ModelOptions(), progress)
+    return audit_subject(model, subject, limit=limit, progress=progress)
+
+
+def audit_subject(
+    model: Path,
+    subject: Subject,
+    *,
+    limit: MemoryLimit | None = None,
+    progress: ProgressReport = silent,
+) -> Audit:
+    """`audit` of a model that was made ready before. Raises ModelError."""
+    feed, graph, options = subject.feed, subject.imported.graph, subject.feed.options
     if not graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to audit")
     target = RecipeTarget.of(subject, progress)
@@ -154,10 +167,18 @@ def audit(
         None if limit is None else limit.text,
         None if limit is None else limit.resolve(target.original.peak_bytes),
         options.threads,
+        subject_timeline(subject, as_given, rules),
         measured_peak,
         estimated_nodes(subject),
         subject.profile.estimated_reason,
     )
+
+
+def subject_timeline(subject: Subject, schedule: Schedule, rules: MemoryRules) -> Timeline:
+    """A schedule of a model step by step, with the times that were measured when it was learned."""
+    imported, nodes = subject.imported, subject.profile.nodes
+    measured = {v: nodes[node].time_ns for v, node in enumerate(imported.op_nodes) if node in nodes}
+    return graph_timeline(imported.graph, schedule, rules, "as written", measured or None)
 
 
 def estimated_nodes(subject: Subject) -> tuple[str, ...]:

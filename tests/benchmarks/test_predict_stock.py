@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks.instruments.branches import early_outputs, with_branch_inlined, working_branch
 from benchmarks.instruments.predict_stock import predict_stock, stock_sessions
 from benchmarks.instruments.slack import load_slack, written_pages
 from onnxremat.core.errors import ModelError
+from onnxremat.ort.branches import early_outputs, with_branch_inlined, working_branch
 from onnxremat.ort.emulation.arena import RegionUse
 from onnxremat.ort.measuring.inputs import make_inputs
 from onnxremat.ort.measuring.measure import in_memory, measure_activation, run_outputs

@@ -148,16 +148,21 @@ def resident(request: JobRequest) -> dict[str, Any]:
 
 
 def session_memory(request: JobRequest) -> dict[str, Any]:
-    """What opening model 0 adds to resident memory, and the most above that in each of `runs` runs;
-    pages of mapped files apart. And how long opening it took.
+    """What opening model 0 adds to resident memory, then and meanwhile, and the most above that in
+    each of `runs` runs; pages of mapped files apart. And how long opening it took.
 
     Nothing is imported meanwhile."""
     meter = memory.meter()
     before = meter.current_bytes() - meter.mapped_bytes()
+    meter.reset()
     runner = request.runner(0)
-    loaded = meter.current_bytes() - meter.mapped_bytes()
+    files = meter.mapped_bytes()
+    most = meter.peak_bytes() - files
+    loaded = meter.current_bytes() - files
     peaks = _resident_peaks(runner, meter, loaded, request.options["runs"], mapped=False)
     return {
+        "before_bytes": before,
+        "opening_bytes": max(most - before, loaded - before, 0),
         "loaded_bytes": max(loaded - before, 0),
         "load_seconds": runner.load_seconds,
         "run_peaks_bytes": peaks,

@@ -31,13 +31,16 @@ class SessionMemory:
     Mapped pages (of external weights above all) the system shares between processes and drops where
     it needs room. Medians, if measured several times. `load_seconds`: of the processor, to open it,
     the least of all that were measured. `returning`: the same where malloc gives back what is
-    freed.
+    freed. `before_bytes`: what the process held before, Python and the runtime above all;
+    `opening_bytes`: the most that opening it added meanwhile.
     """
 
     loaded_bytes: int
     run_peaks_bytes: tuple[int, ...]
     load_seconds: float = 0.0
     returning: "SessionMemory | None" = None
+    before_bytes: int = 0
+    opening_bytes: int = 0
 
     @property
     def first_bytes(self) -> int:
@@ -145,7 +148,13 @@ def measure_session(
         ) as job:  # fmt: skip
             answer = job.answer
         peaks = tuple(answer["run_peaks_bytes"])
-        return SessionMemory(answer["loaded_bytes"], peaks, answer["load_seconds"])
+        return SessionMemory(
+            answer["loaded_bytes"],
+            peaks,
+            answer["load_seconds"],
+            before_bytes=answer["before_bytes"],
+            opening_bytes=answer["opening_bytes"],
+        )
 
     found = [measured(Malloc.USUAL) for _ in range(repeats)]
     peaks = zip(*(one.run_peaks_bytes for one in found), strict=True)
@@ -155,4 +164,6 @@ def measure_session(
         tuple(round(statistics.median(column)) for column in peaks),
         min(one.load_seconds for one in (*found, given_back) if one is not None),
         given_back,
+        round(statistics.median(one.before_bytes for one in found)),
+        round(statistics.median(one.opening_bytes for one in found)),
     )
