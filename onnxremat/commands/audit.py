@@ -1,5 +1,6 @@
 """What a model needs, where its peak comes from, and how far down a schedule could take it."""
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from onnxremat.core.memory import MemoryRules, live_at, profile
 from onnxremat.core.problem import Limits, Problem
 from onnxremat.core.schedule import Schedule, given_order, with_eager_ops
 from onnxremat.core.units import MemoryLimit, format_bytes
+from onnxremat.importer import GivenModel, load_given
 from onnxremat.options import ModelOptions
 from onnxremat.planners import PLANNERS
 from onnxremat.stages import ProgressReport, silent, stage
@@ -63,7 +65,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Audit:
-    """A model before anything is done to it.
+    """A model before anything is done to it. `model` is its file, None for a model in memory.
 
     `original_peak_bytes` and `released_peak_bytes` are measured in the runtime under the recipe;
     `peak` is where the model of memory puts the released model's peak, `floor` what no schedule of
@@ -77,7 +79,7 @@ class Audit:
     `unread_values` are those that the runtime would hold to the end for nobody.
     """
 
-    model: Path
+    model: Path | None
     nodes: int
     ops: int
     unread_values: int
@@ -99,18 +101,24 @@ class Audit:
 
 
 def audit(
-    model: Path,
+    model: GivenModel,
     options: ModelOptions | None = None,
     *,
     limit: MemoryLimit | None = None,
+    base_dir: str | os.PathLike[str] | None = None,
     progress: ProgressReport = silent,
 ) -> Audit:
     """Measure a model in the runtime and explain its peak. Writes nothing.
 
+    The model is a file or in memory; `base_dir` is the folder of the files that hold weights of one
+    in memory.
+
     Raises UsageError or ModelError.
     """
     options = options or ModelOptions()
-    subject = prepare(model, options, progress)
+    progress("reading the model")
+    loaded = load_given(model, base_dir)
+    subject = prepare(loaded, options, progress)
     feed, graph = subject.feed, subject.imported.graph
     if not graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to audit")
@@ -138,7 +146,7 @@ def audit(
     floor = find_floor(graph, rules)
     floor = replace(floor, refuted=target.refutes(floor.nbytes))
     return Audit(
-        model,
+        loaded.path,
         len(feed.loaded.model.graph.node),
         len(graph.ops) - subject.released.size_readers,
         subject.released.dropped_outputs + subject.released.size_readers,
