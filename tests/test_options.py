@@ -12,7 +12,7 @@ from onnxremat.options import FrontierOptions, ModelOptions, Options
 
 OWN = {
     "rewrite": {"model", "mem", "output", "emit_plan", "explain", "as_json"},
-    "audit": {"model", "mem", "fail_above", "as_json"},
+    "audit": {"models", "mem", "fail_above", "mem_of", "sarif", "junit", "as_json"},
     "verify": {"original", "rewritten", "mem", "as_json"},
     "frontier": {
         "model", "planners", "budgets", "html", "as_json", "session", "slowdowns", "portable",
