@@ -218,7 +218,7 @@ def prepare(
     feed = feed_for(model if isinstance(model, LoadedModel) else load(model), options)
     if is_stock(feed.loaded.model):
         raise ModelError(
-            f"{feed.loaded.path} was already rewritten for default session options: take the "
+            f"{feed.loaded.label} was already rewritten for default session options: take the "
             "original"
         )
     known = {node.op_type for node in feed.loaded.model.graph.node}

@@ -4,15 +4,15 @@ Both models run in the real runtime, under the same session options and thread c
 """
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import onnx
 
 from onnxremat.core.errors import UsageError, VerificationError
 from onnxremat.core.units import format_bytes
-from onnxremat.importer import LoadedModel, load
+from onnxremat.importer import GivenModel, LoadedModel, load_given
 from onnxremat.importer.load import given_inputs
 from onnxremat.importer.nodes import is_constant
 from onnxremat.importer.purity import is_pure
@@ -168,13 +168,17 @@ def require_expanded_alike(feed: Feed) -> None:
     VerificationError if the two give different bits, ModelError if the runtime refuses one of them.
     """
     loaded = feed.as_it_came
-    if not loaded.inlined or loaded.path is None:
+    if not loaded.inlined:
         return
+    if loaded.given is None:
+        as_it_is = ModelSource(path=loaded.path)
+    else:
+        as_it_is = in_memory(loaded.given, loaded.base_dir)
     expanded, recipe = in_memory(loaded.model, loaded.base_dir), feed.recipe
-    expected = run_outputs(ModelSource(path=loaded.path), feed.inputs, recipe)
+    expected = run_outputs(as_it_is, feed.inputs, recipe)
     different = different_names(expected, run_outputs(expanded, feed.inputs, recipe))
     if different:
-        again = run_outputs(ModelSource(path=loaded.path), feed.inputs, recipe)
+        again = run_outputs(as_it_is, feed.inputs, recipe)
         _require_deterministic(different_names(expected, again))
         raise VerificationError(
             "with its functions expanded the model gives other bits than ONNX Runtime gives of the "
@@ -207,13 +211,16 @@ def same_from_the_start(feed: Feed, model: onnx.ModelProto) -> bool:
 
 
 def verify_files(
-    original: Path,
-    rewritten: Path,
+    original: GivenModel,
+    rewritten: GivenModel,
     options: ModelOptions | None = None,
     *,
+    base_dir: str | os.PathLike[str] | None = None,
     progress: ProgressReport = silent,
 ) -> Verification:
-    """`verify` for two files, under the recipe stored in the rewritten one.
+    """`verify` for two files, or models in memory, under the recipe stored in the rewritten one.
+
+    `base_dir` is the folder of the files that hold weights of models in memory.
 
     A file for default session options is measured and compared under those (`verify_stock`); one
     of an optimized model is compared with the original optimized alike. Raises UsageError if the
@@ -222,15 +229,18 @@ def verify_files(
     """
     options = options or ModelOptions()
     progress("reading the models")
-    old, new = load(original), load(rewritten)
-    record = made_record(new.model, rewritten)
+    old, new = (
+        load_given(one, base_dir if isinstance(one, onnx.ModelProto) else None)
+        for one in (original, rewritten)
+    )
+    record = made_record(new.model, new.label)
     other_model = ""
     if record.original_sha256 != old.sha256:
-        other_model = f"{rewritten} was made from another model than {original}"
+        other_model = f"{new.label} was made from another model than {old.label}"
     unlike = [name for name, _ in sorted(_ranks(old).items() ^ _ranks(new).items())]
     if unlike:
         names = ", ".join(map(repr, dict.fromkeys(unlike[:3])))
-        reason = other_model or f"{original} and {rewritten} do not belong together"
+        reason = other_model or f"{old.label} and {new.label} do not belong together"
         raise UsageError(f"{reason}: they have different inputs ({names})")
     if not options.dims and options.inputs is None:
         options = replace(options, dims=planned_dims(old, record))
@@ -240,7 +250,7 @@ def verify_files(
         recipe = record.recipe.with_dimensions(feed.binding.symbols)
         record = replace(record, recipe=recipe)
     if not record.any_size:
-        _require_planned(rewritten, record, given)
+        _require_planned(new.label, record, given)
     other = feed_for(new, replace(options, dims=_addressed(given)))
     require_expanded_alike(feed)
     result = _compared(feed, other, record, progress)
@@ -301,7 +311,7 @@ def _addressed(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
 
 
 def _require_planned(
-    rewritten: Path, record: PlanRecord, given: Mapping[str, tuple[int, ...]]
+    rewritten: str, record: PlanRecord, given: Mapping[str, tuple[int, ...]]
 ) -> None:
     for name, shape in record.input_shapes.items():
         if name in given and tuple(given[name]) != tuple(shape):

@@ -12,7 +12,10 @@ from onnxremat.options import FrontierOptions, ModelOptions, Options
 
 OWN = {
     "rewrite": {"model", "mem", "output", "emit_plan", "explain", "as_json"},
-    "audit": {"model", "mem", "fail_above", "html", "second", "anonymous", "as_json"},
+    "audit": {
+        "models", "mem", "fail_above", "mem_of", "sarif", "junit", "html", "second", "anonymous",
+        "as_json",
+    },
     "verify": {"original", "rewritten", "mem", "as_json"},
     "frontier": {
         "model", "planners", "budgets", "html", "as_json", "session", "slowdowns", "portable",

@@ -25,14 +25,13 @@ from onnxremat.cli.progress_line import ProgressLine
 from onnxremat.cli.sweep_command import Shell, add_sweep
 from onnxremat.core.errors import (
     Interrupted,
-    LimitExceededError,
     ModelError,
     NoPlanFoundError,
     OnnxrematError,
     UsageError,
 )
 from onnxremat.core.text import printable
-from onnxremat.core.units import format_bytes, parse_bytes, parse_limit, parse_share
+from onnxremat.core.units import parse_bytes, parse_limit, parse_share
 from onnxremat.ort.child.run_limit import RUN_SECONDS
 from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS
 from onnxremat.stages import CHOOSING, COMPILING, PLANNING
@@ -41,6 +40,7 @@ from onnxremat.target_table import DEFAULT, chosen_target
 
 if TYPE_CHECKING:
     from onnxremat.core.attempt import Attempt
+    from onnxremat.options import ModelOptions
     from onnxremat.stages import ProgressReport
 
 _COMMANDS = ("rewrite", "audit", "frontier", "verify", "check", "planners", "sweep")
@@ -241,7 +241,7 @@ def rewrite_command(
 
 @app.command("audit")
 def audit_command(
-    model: option.Model,
+    models: option.Models,
     mem: option.LimitToCompare = None,
     html: option.Html = None,
     second: option.Second = None,
@@ -249,6 +249,9 @@ def audit_command(
     dim: option.Dim = [],  # noqa: B006
     inputs: option.Inputs = None,
     fail_above: option.FailAbove = None,
+    mem_of: option.BudgetOf = None,
+    sarif: option.Sarif = None,
+    junit: option.Junit = None,
     run_limit: option.RunLimit = RUN_SECONDS,
     run_memory: option.RunMemory = None,
     threads: option.Threads = None,
@@ -256,22 +259,34 @@ def audit_command(
     seed: option.Seed = 0,
     as_json: option.AsJson = False,
 ) -> None:
-    """Say what a model needs, where its peak is, and how far a schedule could lower it."""
-    from onnxremat.cli.report import audit_text
+    """Say what a model needs, where its peak is, and how far a schedule could lower it.
+
+    With --fail-above: whether models keep a memory budget, and nothing else.
+    """
+    from onnxremat.cli.report import audits_text
     from onnxremat.commands.audit import audit
     from onnxremat.options import ModelOptions
 
     if html is None and (second is not None or anonymous):
         raise UsageError(f"{'--with' if second is not None else '--anonymous'} goes with --html")
+    if html is not None and (len(models) > 1 or fail_above is not None):
+        raise UsageError("--html shows one model, and goes without --fail-above")
     limit = parse_limit(mem) if mem is not None else None
-    ceiling = _bytes(fail_above, "--fail-above")
     options = ModelOptions(
         dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
         run_limit=run_limit, run_memory=_bytes(run_memory, "--run-memory"), seed=seed,
     )  # fmt: skip
+    if fail_above is not None:
+        if limit is not None:
+            raise UsageError("--mem compares what an audit tells: not with --fail-above")
+        _hold_budget(models, fail_above, mem_of, options, sarif, junit, as_json=as_json)
+        return
+    for name, given in (("--mem-of", mem_of), ("--sarif", sarif), ("--junit", junit)):
+        if given is not None:
+            raise UsageError(f"{name} goes with --fail-above only")
     with _progress(quiet=as_json) as progress:
         if html is None:
-            result = audit(model, options, limit=limit, progress=progress)
+            results = [audit(one, options, limit=limit, progress=progress) for one in models]
         else:
             from onnxremat.cli.pages.audit_page import audit_html
             from onnxremat.commands.anonymity import without_names
@@ -279,17 +294,44 @@ def audit_command(
             from onnxremat.commands.inspection import inspect
 
             inspection = inspect(
-                model, options, limit=limit, second=second, output=html, progress=progress
+                models[0], options, limit=limit, second=second, output=html, progress=progress
             )
-            result = inspection.audit
+            results = [inspection.audit]
             page = audit_html(without_names(inspection) if anonymous else inspection)
             write_files({html: page.encode()}, placing=lambda: progress(PLACING))
-    _emit(result, audit_text, as_json=as_json, written=html)
-    if ceiling is not None and result.original_peak_bytes > ceiling:
-        raise LimitExceededError(
-            f"the activation peak, {format_bytes(result.original_peak_bytes)}, is above "
-            f"--fail-above {fail_above}"
-        )
+    found = results[0] if len(results) == 1 else results
+    _emit(found, audits_text, as_json=as_json, written=html)
+
+
+def _hold_budget(
+    models: list[Path],
+    fail_above: str,
+    mem_of: str | None,
+    options: "ModelOptions",
+    sarif: Path | None,
+    junit: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """What `audit --fail-above` does. Reports are written whatever the verdict is."""
+    from onnxremat.cli.budget_report import budget_text
+    from onnxremat.cli.junit import junit_text
+    from onnxremat.cli.sarif import sarif_text
+    from onnxremat.commands.budget import check_budget, parse_budget, require_within
+    from onnxremat.commands.files import write_files
+
+    budget = parse_budget(fail_above, mem_of)
+    with _progress(quiet=as_json) as progress:
+        report = check_budget(models, budget, options, reports=(sarif, junit), progress=progress)
+        contents: dict[Path, bytes | Path] = {}
+        if sarif is not None:
+            contents[sarif] = sarif_text(report, Path()).encode("ascii")
+        if junit is not None:
+            contents[junit] = junit_text(report).encode()
+        if contents:
+            write_files(contents, placing=lambda: progress(PLACING))
+    _emit(report, budget_text, as_json=as_json)
+    require_within(report)
 
 
 @app.command("frontier")

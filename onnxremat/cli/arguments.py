@@ -8,6 +8,7 @@ import typer
 from onnxremat.target_table import DEFAULT, TARGETS
 
 Model = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
+Models = Annotated[list[Path], typer.Argument(help="ONNX files.", show_default=False)]
 Rewritten = Annotated[Path, typer.Argument(help="The rewritten file.", show_default=False)]
 
 Limit = Annotated[
@@ -21,10 +22,27 @@ Limit = Annotated[
 LimitToCompare = Annotated[str | None, typer.Option(help="A limit to compare with.")]
 LimitToKeep = Annotated[str | None, typer.Option(help="A limit that the rewritten peak must keep.")]
 FailAbove = Annotated[
-    str | None, typer.Option(help="Exit with 7 if the activation peak is above this size.")
+    str | None,
+    typer.Option(
+        help="A memory budget, such as 4MB: measure what --mem-of says, and exit with 7 if it is "
+        "above this size in one of the models."
+    ),
+]
+BudgetOf = Annotated[
+    str | None,
+    typer.Option(
+        help="With --fail-above. runs (the default, as --mem of rewrite): what runs add to the "
+        "loaded session, with default session options. process: that and what loading it adds. "
+        "activations: what is allocated in a run, with --session recipe."
+    ),
+]
+Sarif = Annotated[
+    Path | None, typer.Option(help="With --fail-above. Write the verdicts there as SARIF 2.1.0.")
+]
+Junit = Annotated[
+    Path | None, typer.Option(help="With --fail-above. Write the verdicts there as JUnit XML.")
 ]
 
-Models = Annotated[list[Path], typer.Argument(help="ONNX files.", show_default=False)]
 Limits = Annotated[
     list[str], typer.Option("--mem", help="Limit, as `rewrite` takes it; repeatable.")
 ]

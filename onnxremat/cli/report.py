@@ -312,6 +312,13 @@ def _rounding_rows(rounding: Rounding | None) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
+def audits_text(result: Audit | Sequence[Audit]) -> str:
+    """One audit, or several, each below the name of its model."""
+    if isinstance(result, Audit):
+        return audit_text(result)
+    return "\n\n".join(f"{printable(str(one.model))}\n{audit_text(one)}" for one in result)
+
+
 def audit_text(result: Audit) -> str:
     """What a model needs and where its peak comes from."""
     peak = result.peak

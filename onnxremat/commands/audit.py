@@ -1,5 +1,6 @@
 """What a model needs, where its peak comes from, and how far down a schedule could take it."""
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from onnxremat.core.memory import MemoryRules, live_at, profile
 from onnxremat.core.problem import Limits, Problem
 from onnxremat.core.schedule import Schedule, given_order, with_eager_ops
 from onnxremat.core.units import MemoryLimit, format_bytes
+from onnxremat.importer import GivenModel, load_given
 from onnxremat.options import ModelOptions
 from onnxremat.planners import PLANNERS
 from onnxremat.stages import ProgressReport, silent, stage
@@ -64,7 +66,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Audit:
-    """A model before anything is done to it.
+    """A model before anything is done to it. `model` is its file, None for a model in memory.
 
     `original_peak_bytes` and `released_peak_bytes` are measured in the runtime under the recipe;
     `peak` is where the model of memory puts the released model's peak, `floor` what no schedule of
@@ -79,7 +81,7 @@ class Audit:
     released model's run under the recipe by the model of memory, step by step.
     """
 
-    model: Path
+    model: Path | None
     nodes: int
     ops: int
     unread_values: int
@@ -102,26 +104,27 @@ class Audit:
 
 
 def audit(
-    model: Path,
+    model: GivenModel,
     options: ModelOptions | None = None,
     *,
     limit: MemoryLimit | None = None,
+    base_dir: str | os.PathLike[str] | None = None,
     progress: ProgressReport = silent,
 ) -> Audit:
     """Measure a model in the runtime and explain its peak. Writes nothing.
 
+    The model is a file or in memory; `base_dir` is the folder of the files that hold weights of one
+    in memory.
+
     Raises UsageError or ModelError.
     """
-    subject = prepare(model, options or ModelOptions(), progress)
-    return audit_subject(model, subject, limit=limit, progress=progress)
+    progress("reading the model")
+    subject = prepare(load_given(model, base_dir), options or ModelOptions(), progress)
+    return audit_subject(subject, limit=limit, progress=progress)
 
 
 def audit_subject(
-    model: Path,
-    subject: Subject,
-    *,
-    limit: MemoryLimit | None = None,
-    progress: ProgressReport = silent,
+    subject: Subject, *, limit: MemoryLimit | None = None, progress: ProgressReport = silent
 ) -> Audit:
     """`audit` of a model that was made ready before. Raises ModelError."""
     feed, graph, options = subject.feed, subject.imported.graph, subject.feed.options
@@ -151,7 +154,7 @@ def audit_subject(
     floor = find_floor(graph, rules)
     floor = replace(floor, refuted=target.refutes(floor.nbytes))
     return Audit(
-        model,
+        feed.as_it_came.path,
         len(feed.loaded.model.graph.node),
         len(graph.ops) - subject.released.size_readers,
         subject.released.dropped_outputs + subject.released.size_readers,

@@ -45,7 +45,7 @@ def check_outputs(loaded: LoadedModel, inputs: Path | None, targets: Sequence[Pa
     for target in targets:
         if target is None:
             continue
-        _check_writable(target)
+        check_writable(target)
         for path, what in needed.items():
             if _is_same_file(target, path):
                 raise UsageError(f"cannot write {target}: it is {what}, which stays untouched")
@@ -68,7 +68,8 @@ def _is_same_file(a: Path, b: Path) -> bool:
         return False
 
 
-def _check_writable(target: Path) -> None:
+def check_writable(target: Path) -> None:
+    """Raise UsageError if no file can be written there."""
     try:
         os.path.realpath(target)  # there is none where the current folder was removed
         _check_place(target, target.parent)

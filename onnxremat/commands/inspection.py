@@ -106,7 +106,7 @@ def inspect(
         check_outputs(other, options.inputs, (output,))
         _require_same_inputs(loaded, other)
     subject = prepare(loaded, options, progress)
-    audited = audit_subject(model, subject, limit=limit, progress=progress)
+    audited = audit_subject(subject, limit=limit, progress=progress)
     feed = subject.feed
     first = _portrait(model, feed.as_it_came, feed.inputs, (audited.timeline,), options, progress)
     compared = None

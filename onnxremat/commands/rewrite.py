@@ -25,7 +25,7 @@ from onnxremat.core.problem import Limits, Plan
 from onnxremat.core.units import MemoryLimit, parse_limit
 from onnxremat.fitting.outcomes import Planned
 from onnxremat.fitting.strategy import Attempts
-from onnxremat.importer import declare_sizes, load
+from onnxremat.importer import GivenModel, LoadedModel, declare_sizes, load_given
 from onnxremat.options import Options
 from onnxremat.ort.blocked_layout import layout_width
 from onnxremat.ort.folded import computed_otherwise, folded_otherwise
@@ -148,16 +148,22 @@ def outputs(
 
 
 def rewrite(
-    model: str | os.PathLike[str],
+    model: GivenModel,
     mem: str | int | MemoryLimit,
     options: Options | None = None,
     *,
     output: str | os.PathLike[str] | None = None,
+    base_dir: str | os.PathLike[str] | None = None,
     plan_output: str | os.PathLike[str] | None = None,
     progress: ProgressReport = silent,
     stop: Callable[[], bool] | None = None,
 ) -> RewriteResult:
-    """Rewrite the model in a file so that it runs within `mem`.
+    """Rewrite a model, a file or in memory, so that it runs within `mem`.
+
+    A model in memory stays as it is. Without an `output` its weights are in `RewriteResult.model`,
+    as with `embed_weights`: what is measured is a session of that model alone. Weights that it has
+    in other files are found in `base_dir`, and stay there; so it has to be with a model of more
+    than 2 GB, which protobuf does not take (ModelError says what to do).
 
     `mem` is a limit (`"4MB"`, bytes, `"60%"` of the model's own measured figure, `"min"`) of what
     the target that the options choose limits (`target_table.TARGETS`). `output` is written at the
@@ -174,16 +180,16 @@ def rewrite(
     if options.planner not in PLANNERS:
         known = ", ".join(PLANNERS)
         raise UsageError(f"--planner: there is no {options.planner!r}; there are {known}")
-    path = Path(model)
     target = None if output is None else _output(output)
     plan_target = None if plan_output is None else Path(plan_output)
     options.target.check({"plan_output": plan_target})
     progress("reading the model")
-    loaded = load(path)
-    options, inside = _with_weights_where_they_hold(options, computed_otherwise(loaded.model))
+    loaded = load_given(model, base_dir)
+    folder = loaded.base_dir
+    options, inside = _with_weights_in_memory(options, loaded, target)
     check_outputs(loaded, options.inputs, (target, _beside(target, options), plan_target))
     if target is not None:
-        external_copies(loaded.model, path.parent, target, (plan_target,))
+        external_copies(loaded.model, folder, target, (plan_target,))
     subject = prepare(loaded, options, progress)
     if not inside:
         found = folded_otherwise(loaded.model, subject.released.model)
@@ -219,7 +225,7 @@ def rewrite(
         name_data(result.model, _stored_name(beside))
         contents[beside] = result.data.path
     elif target is not None:
-        copies = external_copies(result.model, path.parent, target, (plan_target,))
+        copies = external_copies(result.model, folder, target, (plan_target,))
     if target is not None:
         contents[target] = result.model.SerializeToString()
     write_files(contents, copies, lambda: progress(PLACING))
@@ -250,6 +256,18 @@ def _beside(target: Path | None, options: Options) -> Path | None:
     if target is None or options.weights is Weights.EMBEDDED:
         return None
     return target.with_name(target.name + SUFFIX)
+
+
+def _with_weights_in_memory(
+    options: Options, loaded: LoadedModel, target: Path | None
+) -> tuple[Options, str]:
+    """The same with weights embedded, and why, where a model is in memory and is to stay there, or
+    where the next function says so. Raises UsageError for weights that can only be in a file."""
+    if loaded.given is None or target is not None or options.weights is Weights.EMBEDDED:
+        return _with_weights_where_they_hold(options, computed_otherwise(loaded.model))
+    if options.weights is Weights.PACKED:
+        raise UsageError("--no-portable puts weights into a file beside the model: name an output")
+    return replace(options, embed_weights=True), "the model stays in memory, with no file beside it"
 
 
 def _with_weights_where_they_hold(options: Options, node: str) -> tuple[Options, str]:

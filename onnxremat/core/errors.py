@@ -58,7 +58,7 @@ class VerificationError(OnnxrematError):
 
 
 class LimitExceededError(OnnxrematError):
-    """`--fail-above`: the model's peak is above the given size."""
+    """`--fail-above`: a model takes more than the given size."""
 
     exit_code: ClassVar[int] = 7
 

@@ -8,7 +8,14 @@ Nothing here changes a model, runs one, or reads weights.
 from onnxremat.importer.binding import Binding, bind_dimensions, dimension_names
 from onnxremat.importer.dataflow import ImportedModel, import_model
 from onnxremat.importer.declare import declare_sizes, declared_as, open_inputs, sizes_left_open
-from onnxremat.importer.load import LoadedModel, from_proto, given_inputs, load
+from onnxremat.importer.load import (
+    GivenModel,
+    LoadedModel,
+    from_proto,
+    given_inputs,
+    load,
+    load_given,
+)
 from onnxremat.importer.purity import is_recomputable
 from onnxremat.importer.shapes import infer_types
 from onnxremat.importer.sorting import sorted_nodes
@@ -18,6 +25,7 @@ from onnxremat.importer.views import VIEW_OPS, View, is_view
 __all__ = [
     "VIEW_OPS",
     "Binding",
+    "GivenModel",
     "ImportedModel",
     "LoadedModel",
     "ValueType",
@@ -34,6 +42,7 @@ __all__ = [
     "is_recomputable",
     "is_view",
     "load",
+    "load_given",
     "open_inputs",
     "sizes_left_open",
     "sorted_nodes",

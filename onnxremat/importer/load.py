@@ -9,12 +9,12 @@ checked is what the importer relies on: names, order, numbers of inputs and outp
 import hashlib
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 from onnx.defs import OpSchema
 
@@ -28,6 +28,9 @@ from onnxremat.importer.wellformed import check_references, check_well_formed
 LARGEST_FILE_BYTES = 2**31 - 1
 """What protobuf reads; larger models have their weights in other files."""
 
+GivenModel = ModelProto | str | os.PathLike[str]
+"""A model as callers have it: in memory, or the name of its file."""
+
 _SHOWN = 100
 
 
@@ -40,6 +43,7 @@ class LoadedModel:
     nodes were not in topological order in the file. `inlined`: the file had model-local functions,
     which were expanded as runtimes do. Node indices everywhere refer to `model`, not to the file.
     `data_files` hold data of the file's tensors, those of functions that nothing calls included.
+    `given` is what a caller gave instead of a file.
     """
 
     model: ModelProto
@@ -49,6 +53,12 @@ class LoadedModel:
     resorted: bool = False
     inlined: bool = False
     data_files: tuple[str, ...] = ()
+    given: ModelProto | None = None
+
+    @property
+    def label(self) -> str:
+        """What messages call the model."""
+        return "the model" if self.path is None else str(self.path)
 
     @property
     def opset(self) -> int:
@@ -113,8 +123,45 @@ def from_proto(model: ModelProto, base_dir: str | os.PathLike[str] = ".") -> Loa
 
     `base_dir` is where the locations of external data start. Raises ModelError as `load` does.
     """
-    digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    return _checked(model, None, Path(base_dir), digest)
+    return replace(_checked(model, None, Path(base_dir), _digest(model)), given=model)
+
+
+def load_given(model: GivenModel, base_dir: str | os.PathLike[str] | None = None) -> LoadedModel:
+    """`load` for the name of a file, `from_proto` for a model in memory.
+
+    `base_dir` is the folder of the files that hold weights of a model in memory; where it has such
+    weights, it has to be named. Raises UsageError if it is not, or is named for a file, which has
+    them where it lies; for the rest as `load` does.
+    """
+    if not isinstance(model, ModelProto):
+        if base_dir is not None:
+            raise UsageError("base_dir is for a model in memory: a file has its weights beside it")
+        return load(model)
+    if base_dir is None:
+        outside = data_files(model)
+        if outside:
+            raise UsageError(
+                f"the model has weights in other files ({outside[0]!r}): name their folder as "
+                "base_dir, or load them with onnx.load"
+            )
+        return from_proto(model)
+    if not Path(base_dir).is_dir():
+        raise UsageError(f"base_dir: there is no folder {base_dir}")
+    return from_proto(model, base_dir)
+
+
+def _digest(model: ModelProto) -> str:
+    """The SHA-256 of a model in memory, in a form that does not change from one run to the next."""
+    try:
+        content = model.SerializeToString(deterministic=True)
+    except (EncodeError, ValueError):
+        content = None
+    if content is None or len(content) > LARGEST_FILE_BYTES:
+        raise ModelError(
+            "the model has more than 2 GB in memory, which no file of a model takes: write it with "
+            "onnx.save(..., save_as_external_data=True), and give the name of that file"
+        )
+    return hashlib.sha256(content).hexdigest()
 
 
 def given_inputs(graph: GraphProto) -> tuple[onnx.ValueInfoProto, ...]:

@@ -203,7 +203,7 @@ def read_record(model: onnx.ModelProto) -> PlanRecord | None:
     return None
 
 
-def made_record(model: onnx.ModelProto, path: Path) -> PlanRecord:
+def made_record(model: onnx.ModelProto, path: Path | str) -> PlanRecord:
     """`file_record` of a file that has to have one. Raises UsageError if it has none."""
     record = file_record(model, path)
     if record is None:
@@ -211,7 +211,7 @@ def made_record(model: onnx.ModelProto, path: Path) -> PlanRecord:
     return record
 
 
-def file_record(model: onnx.ModelProto, path: Path) -> PlanRecord | None:
+def file_record(model: onnx.ModelProto, path: Path | str) -> PlanRecord | None:
     """`read_record` for the model of a file. Raises ModelError, naming the file, for a damaged
     record."""
     try:

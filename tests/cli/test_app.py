@@ -91,7 +91,8 @@ def test_audit_says_where_the_peak_is(unet: Path, tmp_path: Path) -> None:
     code, out, err = onnxremat("audit", unet, "--fail-above", "1KB", "--json", cwd=tmp_path)
     assert code == 7
     assert "above --fail-above 1KB" in one_line(err)
-    assert json.loads(out)["original_peak_bytes"] > 1000
+    (checked,) = json.loads(out)["checks"]
+    assert checked["measured_bytes"] > 1000 and checked["exceeded"] and checked["peak"]["op"]
     assert left_behind(tmp_path) <= {".cache"}
 
 
