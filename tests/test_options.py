@@ -10,12 +10,13 @@ from typer.testing import CliRunner
 from onnxremat.cli import app as command_line
 from onnxremat.options import FrontierOptions, ModelOptions, Options
 
+SHOWN = ("quiet", "verbose", "as_json")
 OWN = {
-    "rewrite": {"model", "mem", "output", "emit_plan", "explain", "as_json"},
-    "audit": {"model", "mem", "fail_above", "as_json"},
-    "verify": {"original", "rewritten", "mem", "as_json"},
+    "rewrite": {"model", "mem", "output", "emit_plan", "explain", *SHOWN},
+    "audit": {"model", "mem", "fail_above", *SHOWN},
+    "verify": {"original", "rewritten", "mem", *SHOWN},
     "frontier": {
-        "model", "planners", "budgets", "html", "as_json", "session", "slowdowns", "portable",
+        "model", "planners", "budgets", "html", *SHOWN, "session", "slowdowns", "portable",
     },
 }  # fmt: skip
 """What a command does with by itself; what goes with one session of `frontier` alone is refused

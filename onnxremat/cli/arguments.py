@@ -5,10 +5,15 @@ from typing import Annotated
 
 import typer
 
+from onnxremat.cli.schemas import VERSIONS
 from onnxremat.target_table import DEFAULT, TARGETS
 
 Model = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
 Rewritten = Annotated[Path, typer.Argument(help="The rewritten file.", show_default=False)]
+Described = Annotated[
+    str,
+    typer.Argument(metavar="COMMAND", help=f"One of {', '.join(VERSIONS)}.", show_default=False),
+]
 
 Limit = Annotated[
     str,
@@ -33,6 +38,15 @@ EmitPlan = Annotated[
     ),
 ]
 Html = Annotated[Path | None, typer.Option(help="Write a report with a plot there.")]
+Quiet = Annotated[
+    bool, typer.Option("-q", "--quiet", help="Print results and errors, and nothing on the way.")
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "-v", "--verbose", help="Tell on standard error what is run, measured and planned."
+    ),
+]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object, and no other text there.")
 ]

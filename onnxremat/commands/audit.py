@@ -7,20 +7,26 @@ from onnxremat.commands.attribution import MeasuredPeak, attribute, explained
 from onnxremat.core.bounds import peak_bound
 from onnxremat.core.errors import ModelError
 from onnxremat.core.graph import Graph, TensorKind
-from onnxremat.core.memory import MemoryRules, live_at, profile
+from onnxremat.core.memory import MemoryProfile, MemoryRules, live_at, profile
 from onnxremat.core.problem import Limits, Problem
 from onnxremat.core.schedule import Schedule, given_order, with_eager_ops
 from onnxremat.core.units import MemoryLimit, format_bytes
 from onnxremat.options import ModelOptions
+from onnxremat.ort.measuring.figures import SessionFigures, today
+from onnxremat.ort.measuring.measure import in_memory
+from onnxremat.ort.measuring.session_memory import measure_session
+from onnxremat.ort.recipe import STOCK
 from onnxremat.planners import PLANNERS
-from onnxremat.stages import ProgressReport, silent, stage
+from onnxremat.stages import Detail, ProgressReport, silent, stage
 from onnxremat.subject import Subject, prepare, prepare_planner
 from onnxremat.targets.recipe_target import RecipeTarget
 from onnxremat.targets.target import Target
 from onnxremat.tiling import Tiling, TilingPlan, choose_regions, ordered_subject, tileable_subject
 
+_RUNS = 2
+"""Of each session: the second run of one often takes more than the first, later ones seldom do."""
 _SECONDS = 5.0
-_AT_MOST = f"at most {_SECONDS:g} s"
+_AT_MOST = Detail.limited("", 0.0, _SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,12 @@ class Audit:
     recomputation, by the model of memory, and `reordered_bound_bytes` what no order goes below.
     `limit_text` is the limit as it was asked for; `limit_bytes` is None for the smallest peak.
     `tiling` has the smallest peak that regions in tiles are predicted to reach.
-    `unread_values` are those that the runtime would hold to the end for nobody.
+    `unread_values` are those that the runtime would hold to the end for nobody. `profile` has what
+    the released model holds at each step, by the model of memory. `sessions` are what
+    people have without another file, measured: the original with default session options, then
+    with each option that may be set for memory alone; none where the runtime refuses it that way
+    (`sessions_reason`). `sessions_limit_bytes` is the limit there, where a share is one of the
+    resident peak.
     """
 
     model: Path
@@ -93,9 +104,13 @@ class Audit:
     limit_text: str | None
     limit_bytes: int | None
     threads: int | None
+    profile: MemoryProfile
     measured_peak: MeasuredPeak | None = None
     estimated: tuple[str, ...] = ()
     estimated_reason: str = ""
+    sessions: tuple[SessionFigures, ...] = ()
+    sessions_reason: str = ""
+    sessions_limit_bytes: int | None = None
 
 
 def audit(
@@ -137,6 +152,11 @@ def audit(
     tiling = _in_tiles(subject, target, reordered.schedule)
     floor = find_floor(graph, rules)
     floor = replace(floor, refuted=target.refutes(floor.nbytes))
+    sessions, sessions_reason = tuple[SessionFigures, ...](), ""
+    try:
+        sessions = _sessions(subject, progress)
+    except ModelError as error:
+        sessions_reason = str(error)
     return Audit(
         model,
         len(feed.loaded.model.graph.node),
@@ -154,10 +174,25 @@ def audit(
         None if limit is None else limit.text,
         None if limit is None else limit.resolve(target.original.peak_bytes),
         options.threads,
+        profile(graph, as_given, rules),
         measured_peak,
         estimated_nodes(subject),
         subject.profile.estimated_reason,
+        sessions,
+        sessions_reason,
+        limit.resolve(sessions[0].runs_bytes) if limit is not None and sessions else None,
     )
+
+
+def _sessions(subject: Subject, progress: ProgressReport) -> tuple[SessionFigures, ...]:
+    """What the model takes with default session options, and with others. Raises ModelError."""
+    feed = subject.feed
+    recipe = STOCK.with_threads(feed.options.threads)
+    source = in_memory(feed.as_it_came.model, feed.as_it_came.base_dir)
+    progress("measuring the original with default options")
+    memory = measure_session(source, feed.inputs, recipe, runs=_RUNS, returning=True)
+    listener = stage(progress, "measuring what session options alone would give")
+    return today(source, feed.inputs, recipe, memory, listener, runs=_RUNS)
 
 
 def estimated_nodes(subject: Subject) -> tuple[str, ...]:
