@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import onnx
 import pytest
 from jsonschema import Draft202012Validator
+from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from docs import json_schemas
@@ -20,8 +21,10 @@ from onnxremat.cli.audit_report import audit_text
 from onnxremat.cli.report import json_document
 from onnxremat.cli.schemas import VERSIONS, schema_name, schema_text
 from onnxremat.commands.process_frontier import MeasuredPoint, ProcessFrontier
+from onnxremat.commands.rewrite import rewrite
 from onnxremat.core.attempt import Attempt
-from onnxremat.core.errors import NoPlanFoundError
+from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.options import Options
 from tests.commands.test_rewrite import diamond
 
 pytestmark = pytest.mark.slow
@@ -226,6 +229,16 @@ def test_colours_are_for_terminals_that_have_some(
     assert b"planner" in done.stdout
     assert (b"\x1b[1" in done.stdout or b"\x1b[3" in done.stdout) is coloured
     assert b"\x1b[" not in started("planners", **environment).stdout.encode()
+
+
+def test_a_limit_below_the_outputs_is_impossible_in_default_sessions_too(tmp_path: Path) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [256, 256]) for name in "xy"]
+    nodes = [helper.make_node("Exp", ["x"], ["y"], "e")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    with pytest.raises(InfeasibleError, match=r"100.0 kB is impossible.*alone are 262.1 kB"):
+        rewrite(tmp_path / "m.onnx", "100kB", Options(time_limit=0.3, measure_limit=1))
 
 
 def test_quiet_and_verbose_contradict_each_other(tmp_path: Path) -> None:
