@@ -378,7 +378,7 @@ def verify_stock(
         listener=stage(progress, "measuring times"),
     )
     progress(NOTE, f"times: {100 * (times.ratios[1] - 1):+.1f}% rewritten")
-    listener = stage(progress, "measuring what session options alone would give")
+    listener = stage(progress, "measuring other session options")
     return Verification(
         different,
         deterministic,

@@ -191,7 +191,7 @@ def _sessions(subject: Subject, progress: ProgressReport) -> tuple[SessionFigure
     source = in_memory(feed.as_it_came.model, feed.as_it_came.base_dir)
     progress("measuring the original with default options")
     memory = measure_session(source, feed.inputs, recipe, runs=_RUNS, returning=True)
-    listener = stage(progress, "measuring what session options alone would give")
+    listener = stage(progress, "measuring other session options")
     return today(source, feed.inputs, recipe, memory, listener, runs=_RUNS)
 
 

@@ -274,7 +274,7 @@ class StockTarget(Target):
         self, subject: Subject, made: Made, final: onnx.ModelProto
     ) -> tuple[SessionFigures, ...]:
         assert isinstance(made.details, StockResult)
-        listener = stage(self.progress, "measuring what session options alone would give")
+        listener = stage(self.progress, "measuring other session options")
         original = self._original
         memory = (made.details.original, made.details.memory)
         source = _source(subject, made, final)
