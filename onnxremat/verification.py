@@ -35,7 +35,7 @@ from onnxremat.ort.measuring.profile import inner_nodes, seen_run
 from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
 from onnxremat.ort.recipe import STOCK, ExecutionOrder, OptimizationLevel, Recipe
 from onnxremat.ort.record import PlanRecord, made_record
-from onnxremat.stages import ProgressReport, silent, stage
+from onnxremat.stages import NOTE, Detail, ProgressReport, silent, stage
 from onnxremat.subject import Feed, feed_for, optimized_feed
 from onnxremat.target_table import PROCESS_FIGURE
 from onnxremat_rewriters.stock import read_stock
@@ -45,6 +45,7 @@ MOST_ROUNDING = 1e-3
 """Most difference of the median output, as a share of its largest value, that is still rounding. (A
 single output may be nothing but rounding noise: a bias gradient in front of a normalization.)"""
 _NOISE_SHARE, _NOISE_BYTES = 0.02, 64 * 1024
+_COMPARING, _MODELS = "comparing outputs", ("original", "rewritten")
 """How far two measurements of the same peak may be apart."""
 WITH_SUBSTITUTES = "the original with the substitutes in it"
 WITH_DEFAULTS = "the original with default options"
@@ -116,9 +117,10 @@ def verify(
     """
     old = in_memory(original.model, original.base_dir)
     new = in_memory(rewritten.model, rewritten.base_dir)
-    progress("comparing outputs")
+    progress(_COMPARING, Detail.step(1, 2))
     exact = old if reference is None else reference
     got = run_outputs(new, inputs, recipe)
+    progress(_COMPARING, Detail.step(2, 2))
     expected = run_outputs(exact, inputs, recipe)
     different = different_names(expected, got)
     deterministic = not different or not different_names(
@@ -351,14 +353,16 @@ def verify_stock(
     """
     old = in_memory(original.model, original.base_dir)
     new = in_memory(rewritten.model, rewritten.base_dir)
-    progress("comparing outputs")
-    got = run_outputs(new, inputs, recipe)
     references = [(recipe, WITH_DEFAULTS)]
     if not optimized:
         plain = replace(recipe, optimization=OptimizationLevel.NONE)
         references.append((plain, WITHOUT_OPTIMIZATIONS))
+    runs = 1 + len(references)
+    progress(_COMPARING, Detail.step(1, runs))
+    got = run_outputs(new, inputs, recipe)
     compared, different = WITH_DEFAULTS, tuple[str, ...]()
-    for options, words in references:
+    for number, (options, words) in enumerate(references, start=2):
+        progress(_COMPARING, Detail.step(number, runs))
         expected = run_outputs(old, inputs, options)
         compared, different = words, different_names(expected, got)
         if not different:
@@ -370,10 +374,11 @@ def verify_stock(
         progress("comparing the executed order with the plan")
         order = check_order(made, rewritten.base_dir, inputs, threads=recipe.threads)
         in_order = order.as_planned
-    progress("measuring memory")
-    memory = [
-        measure_session(source, inputs, recipe, repeats=2, returning=True) for source in (old, new)
-    ]
+    memory = []
+    for number, source in enumerate((old, new), start=1):
+        progress("measuring memory", Detail.step(number, 2))
+        memory.append(measure_session(source, inputs, recipe, repeats=2, returning=True))
+        progress(NOTE, f"{_MODELS[number - 1]}: {format_bytes(memory[-1].grown_bytes)} in all")
     before, after = (resident_peak(one, loading=process) for one in memory)
     times = measure_times(
         [old, new],
@@ -382,6 +387,8 @@ def verify_stock(
         seconds=TIMES_SHARE * measure_limit,
         listener=stage(progress, "measuring times"),
     )
+    progress(NOTE, f"times: {100 * (times.ratios[1] - 1):+.1f}% rewritten")
+    listener = stage(progress, "measuring other session options")
     return Verification(
         different,
         deterministic,
@@ -392,7 +399,7 @@ def verify_stock(
         times.median_seconds[1],
         times.ratios[1],
         compared,
-        figures=all_figures(old, new, inputs, recipe, memory),
+        figures=all_figures(old, new, inputs, recipe, memory, listener),
         process=process,
     )
 

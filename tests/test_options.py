@@ -10,15 +10,16 @@ from typer.testing import CliRunner
 from onnxremat.cli import app as command_line
 from onnxremat.options import FrontierOptions, ModelOptions, Options
 
+SHOWN = ("quiet", "verbose", "as_json")
 OWN = {
-    "rewrite": {"model", "mem", "output", "emit_plan", "explain", "as_json"},
+    "rewrite": {"model", "mem", "output", "emit_plan", "explain", *SHOWN},
     "audit": {
         "models", "mem", "fail_above", "mem_of", "sarif", "junit", "html", "second", "anonymous",
-        "as_json",
+        *SHOWN,
     },
-    "verify": {"original", "rewritten", "mem", "as_json"},
+    "verify": {"original", "rewritten", "mem", *SHOWN},
     "frontier": {
-        "model", "planners", "budgets", "html", "as_json", "session", "slowdowns", "portable",
+        "model", "planners", "budgets", "html", *SHOWN, "session", "slowdowns", "portable",
     },
 }  # fmt: skip
 """What a command does with by itself; what goes with one session of `frontier` alone is refused

@@ -15,13 +15,15 @@ from dataclasses import asdict
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import typer
 from rich.console import Console
 
 from onnxremat.cli import arguments as option
+from onnxremat.cli.colours import coloured
 from onnxremat.cli.progress_line import ProgressLine
+from onnxremat.cli.schemas import schema_name, schema_text
 from onnxremat.cli.sweep_command import Shell, add_sweep
 from onnxremat.core.errors import (
     Interrupted,
@@ -34,7 +36,7 @@ from onnxremat.core.text import printable
 from onnxremat.core.units import parse_bytes, parse_limit, parse_share
 from onnxremat.ort.child.run_limit import RUN_SECONDS
 from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS
-from onnxremat.stages import CHOOSING, COMPILING, PLANNING
+from onnxremat.stages import CHOOSING, COMPILING, NOTE, PLANNING
 from onnxremat.system.interrupts import INTERRUPTS, PLACING
 from onnxremat.target_table import DEFAULT, chosen_target
 
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from onnxremat.options import ModelOptions
     from onnxremat.stages import ProgressReport
 
-_COMMANDS = ("rewrite", "audit", "frontier", "verify", "check", "planners", "sweep")
+_COMMANDS = ("rewrite", "audit", "frontier", "verify", "check", "planners", "sweep", "schema")
 _NO_HELP = {"help": False}
 """Where --help is not given, typer takes it to be False instead of None: to see that None is no
 truth value it would load pydantic, as long as all the rest takes."""
@@ -60,6 +62,20 @@ app = typer.Typer(
 _COUNT = re.compile(r"[0-9]{1,1000}")
 
 
+class Shown(NamedTuple):
+    """What is shown beside results and errors: nothing, or everything, or what is usual."""
+
+    quiet: bool
+    verbose: bool
+
+    @classmethod
+    def of(cls, quiet: bool, verbose: bool, as_json: bool) -> "Shown":
+        """By the options of a command. Raises UsageError where they contradict each other."""
+        if quiet and verbose:
+            raise UsageError("--quiet and --verbose do not go together")
+        return cls(quiet or (as_json and not verbose), verbose)
+
+
 class _Console(Console):
     """One that raises where it cannot write, as files do."""
 
@@ -73,17 +89,20 @@ _err = _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 @contextmanager
-def _progress(*, quiet: bool, polite: bool = False) -> Iterator["ProgressReport"]:
+def _progress(shown: Shown, *, polite: bool = False) -> Iterator["ProgressReport"]:
     """Around the work of a command: what others left is removed before it, and its own if a signal
     ends it. A `polite` one can stop planning early (`INTERRUPTS.requested`)."""
     from onnxremat.system.temporary import sweep
 
     INTERRUPTS.clean_up = _clean_up
     INTERRUPTS.polite, INTERRUPTS.requested = polite, False
-    progress = ProgressLine(_err, _tell, quiet=quiet, announced=COMPILING)
+    progress = ProgressLine(
+        _err, _tell, quiet=shown.quiet, verbose=shown.verbose, announced=COMPILING
+    )
 
     def report_progress(stage: str, detail: str = "") -> None:
-        INTERRUPTS.planning = stage in (PLANNING, CHOOSING)
+        if stage != NOTE:
+            INTERRUPTS.planning = stage in (PLANNING, CHOOSING)
         if stage == PLACING:
             INTERRUPTS.finish()
         progress(stage, detail)
@@ -130,7 +149,12 @@ def _bytes(text: str | None, name: str) -> int | None:
 
 
 def _emit(
-    result: Any, text: Callable[[Any], str], *, as_json: bool, written: Path | None = None
+    command: str,
+    result: Any,
+    text: Callable[[Any, int], str],
+    *,
+    as_json: bool,
+    written: Path | None = None,
 ) -> None:
     """Print a result. If it cannot be printed, a command that has `written` its file is done all
     the same, and any other raises UsageError."""
@@ -141,15 +165,20 @@ def _emit(
         if as_json:
             from onnxremat.cli import report
 
-            _print_json(report.as_json(result))
+            _print_json(report.json_document(command, result))
         else:
-            _out.print(text(result), markup=False)
+            _print(text(result, _out.width))
     except OSError as error:
         _discard(sys.stdout)
         reason = f"cannot write to standard output: {error.strerror}"
         if written is None:
             raise UsageError(reason) from None
         _tell(f"onnxremat: {reason}; {written} was written")
+
+
+def _print(text: str) -> None:
+    """A report, with colours on a terminal that has some."""
+    _out.print(text if _out.no_color else coloured(text), markup=False)
 
 
 def _print_json(data: Any) -> None:
@@ -206,6 +235,8 @@ def rewrite_command(
     seed: option.Seed = 0,
     verify: option.Verify = True,
     explain: option.Explain = False,
+    quiet: option.Quiet = False,
+    verbose: option.Verbose = False,
     as_json: option.AsJson = False,
 ) -> None:
     """Write a model that runs within a memory limit."""
@@ -213,6 +244,7 @@ def rewrite_command(
     from onnxremat.commands.rewrite import outputs, rewrite
     from onnxremat.options import Options
 
+    shown = Shown.of(quiet, verbose, as_json)
     limit = parse_limit(mem)
     options = Options(
         runtime=runtime, session=session, order=order, optimize=optimize, portable=portable,
@@ -225,7 +257,7 @@ def rewrite_command(
         seed=seed, verify=verify,
     )  # fmt: skip
     target, plan = outputs(model, limit, options, output, emit_plan)
-    with _progress(quiet=as_json, polite=True) as progress:
+    with _progress(shown, polite=True) as progress:
         result = rewrite(
             model,
             limit,
@@ -236,7 +268,7 @@ def rewrite_command(
             stop=lambda: INTERRUPTS.requested,
         )
     text = explained_text if explain else rewrite_text
-    _emit(result, text, as_json=as_json, written=target)
+    _emit("rewrite", result, text, as_json=as_json, written=target)
 
 
 @app.command("audit")
@@ -257,13 +289,16 @@ def audit_command(
     threads: option.Threads = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
+    quiet: option.Quiet = False,
+    verbose: option.Verbose = False,
     as_json: option.AsJson = False,
 ) -> None:
     """Say what a model needs, where its peak is, and how far a schedule could lower it.
 
     With --fail-above: whether models keep a memory budget, and nothing else.
     """
-    from onnxremat.cli.report import audits_text
+    from onnxremat.cli.audit_report import audits_text
+    from onnxremat.cli.memory_chart import fits
     from onnxremat.commands.audit import audit
     from onnxremat.options import ModelOptions
 
@@ -271,6 +306,7 @@ def audit_command(
         raise UsageError(f"{'--with' if second is not None else '--anonymous'} goes with --html")
     if html is not None and (len(models) > 1 or fail_above is not None):
         raise UsageError("--html shows one model, and goes without --fail-above")
+    shown = Shown.of(quiet, verbose, as_json)
     limit = parse_limit(mem) if mem is not None else None
     options = ModelOptions(
         dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
@@ -279,12 +315,12 @@ def audit_command(
     if fail_above is not None:
         if limit is not None:
             raise UsageError("--mem compares what an audit tells: not with --fail-above")
-        _hold_budget(models, fail_above, mem_of, options, sarif, junit, as_json=as_json)
+        _hold_budget(models, fail_above, mem_of, options, sarif, junit, shown, as_json=as_json)
         return
     for name, given in (("--mem-of", mem_of), ("--sarif", sarif), ("--junit", junit)):
         if given is not None:
             raise UsageError(f"{name} goes with --fail-above only")
-    with _progress(quiet=as_json) as progress:
+    with _progress(shown) as progress:
         if html is None:
             results = [audit(one, options, limit=limit, progress=progress) for one in models]
         else:
@@ -299,8 +335,11 @@ def audit_command(
             results = [inspection.audit]
             page = audit_html(without_names(inspection) if anonymous else inspection)
             write_files({html: page.encode()}, placing=lambda: progress(PLACING))
-    found = results[0] if len(results) == 1 else results
-    _emit(found, audits_text, as_json=as_json, written=html)
+    text = partial(audits_text, blocks=fits(_out.encoding))
+    if len(results) == 1:
+        _emit("audit", results[0], text, as_json=as_json, written=html)
+    else:
+        _emit("audits", results, text, as_json=as_json)
 
 
 def _hold_budget(
@@ -310,6 +349,7 @@ def _hold_budget(
     options: "ModelOptions",
     sarif: Path | None,
     junit: Path | None,
+    shown: Shown,
     *,
     as_json: bool,
 ) -> None:
@@ -321,7 +361,7 @@ def _hold_budget(
     from onnxremat.commands.files import write_files
 
     budget = parse_budget(fail_above, mem_of)
-    with _progress(quiet=as_json) as progress:
+    with _progress(shown) as progress:
         report = check_budget(models, budget, options, reports=(sarif, junit), progress=progress)
         contents: dict[Path, bytes | Path] = {}
         if sarif is not None:
@@ -330,7 +370,7 @@ def _hold_budget(
             contents[junit] = junit_text(report).encode()
         if contents:
             write_files(contents, placing=lambda: progress(PLACING))
-    _emit(report, budget_text, as_json=as_json)
+    _emit("budget", report, budget_text, as_json=as_json)
     require_within(report)
 
 
@@ -351,6 +391,8 @@ def frontier_command(
     threads: option.Threads = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
+    quiet: option.Quiet = False,
+    verbose: option.Verbose = False,
     as_json: option.AsJson = False,
 ) -> None:
     """Memory against time, for many limits, with many planners or measured. Leaves no model."""
@@ -360,6 +402,7 @@ def frontier_command(
     from onnxremat.commands.process_frontier import DEFAULT_SLOWDOWNS, process_frontier
     from onnxremat.options import FrontierOptions, Options
 
+    shown = Shown.of(quiet, verbose, as_json)
     target = chosen_target(session, DEFAULT.runtime)
     target.check({
         "planners": planners, "budgets": budgets, "slowdowns": slowdowns, "portable": portable,
@@ -371,7 +414,7 @@ def frontier_command(
     }  # fmt: skip
     if time_limit is not None:
         read["time_limit"] = time_limit
-    with _progress(quiet=as_json) as progress:
+    with _progress(shown) as progress:
         if target.optimizes:
             made_for = Options(session=session, portable=portable, **read)
             shares = [
@@ -384,7 +427,7 @@ def frontier_command(
                 output=html,
                 progress=progress,
             )
-            told = partial(_emit, found, pages.process_frontier_text)
+            told = partial(_emit, "frontier", found, pages.process_frontier_text)
             page = partial(pages.process_frontier_html, found)
         else:
             result = frontier(
@@ -395,7 +438,7 @@ def frontier_command(
                 output=html,
                 progress=progress,
             )
-            told = partial(_emit, result, pages.frontier_text)
+            told = partial(_emit, "frontier", result, pages.frontier_text)
             page = partial(pages.frontier_html, result)
         if html is not None:
             content = page().encode()
@@ -415,6 +458,8 @@ def verify_command(
     threads: option.Threads = None,
     measure_limit: option.MeasureLimit = MEASURE_SECONDS,
     seed: option.Seed = 0,
+    quiet: option.Quiet = False,
+    verbose: option.Verbose = False,
     as_json: option.AsJson = False,
 ) -> None:
     """Run two models: outputs equal bit for bit, measured peaks, measured times."""
@@ -422,26 +467,32 @@ def verify_command(
     from onnxremat.options import ModelOptions
     from onnxremat.verification import require, verify_files
 
+    shown = Shown.of(quiet, verbose, as_json)
     limit = parse_limit(mem) if mem is not None else None
     options = ModelOptions(
         dims=parse_dims(dim), inputs=inputs, threads=threads, measure_limit=measure_limit,
         run_limit=run_limit, run_memory=_bytes(run_memory, "--run-memory"), seed=seed,
     )  # fmt: skip
-    with _progress(quiet=as_json) as progress:
+    with _progress(shown) as progress:
         result = verify_files(original, rewritten, options, progress=progress)
-    _emit(result, verification_text, as_json=as_json)
+    _emit("verify", result, verification_text, as_json=as_json)
     require(result, limit.resolve(result.original_peak_bytes) if limit else None)
 
 
 @app.command("check")
-def check_command(file: option.Rewritten, as_json: option.AsJson = False) -> None:
+def check_command(
+    file: option.Rewritten,
+    quiet: option.Quiet = False,
+    verbose: option.Verbose = False,
+    as_json: option.AsJson = False,
+) -> None:
     """Say whether this machine and this runtime are of the kind that a rewritten file is for."""
     from onnxremat.cli.report import check_text
     from onnxremat.commands.fitness import check, require_fit
 
-    with _progress(quiet=as_json) as progress:
+    with _progress(Shown.of(quiet, verbose, as_json)) as progress:
         found = check(file, progress=progress)
-    _emit(found, check_text, as_json=as_json)
+    _emit("check", found, check_text, as_json=as_json)
     require_fit(file, found)
 
 
@@ -451,10 +502,21 @@ def planners_command(as_json: option.AsJson = False) -> None:
     from onnxremat.cli.tables import planners_text
     from onnxremat.planners import PLANNERS
 
-    _emit(tuple(PLANNERS.values()), planners_text, as_json=as_json)
+    _emit("planners", tuple(PLANNERS.values()), planners_text, as_json=as_json)
 
 
-add_sweep(app, Shell(_progress, _emit, _tell, parse_dims, _err))
+@app.command("schema")
+def schema_command(command: option.Described) -> None:
+    """Print the JSON Schema of what a command prints with --json."""
+    text = schema_text(command)
+    try:
+        _out.print(text, markup=False, end="")
+    except OSError as error:
+        _discard(sys.stdout)
+        raise UsageError(f"cannot write to standard output: {error.strerror}") from None
+
+
+add_sweep(app, Shell(Shown.of, _progress, _emit, _tell, parse_dims, _err))
 
 
 @app.callback(invoke_without_command=True)
@@ -526,11 +588,12 @@ def _failed(message: str, code: int, attempts: "Sequence[Attempt]" = ()) -> int:
         if "--json" in sys.argv:
             INTERRUPTS.told = True
             plans = [asdict(one) for one in attempts]
-            _print_json({"error": message, "exit_code": code, "attempts": plans})
+            said = {"schema": schema_name("error"), "error": message, "exit_code": code}
+            _print_json(said | {"attempts": plans})
         elif "--explain" in sys.argv and attempts:
             from onnxremat.cli.explain import attempts_text
 
-            _out.print(attempts_text(attempts), markup=False)
+            _print(attempts_text(attempts, _out.width))
     except OSError:
         _discard(sys.stdout)
     return code

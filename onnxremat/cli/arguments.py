@@ -5,11 +5,16 @@ from typing import Annotated
 
 import typer
 
+from onnxremat.cli.schemas import VERSIONS
 from onnxremat.target_table import DEFAULT, TARGETS
 
 Model = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
 Models = Annotated[list[Path], typer.Argument(help="ONNX files.", show_default=False)]
 Rewritten = Annotated[Path, typer.Argument(help="The rewritten file.", show_default=False)]
+Described = Annotated[
+    str,
+    typer.Argument(metavar="COMMAND", help=f"One of {', '.join(VERSIONS)}.", show_default=False),
+]
 
 Limit = Annotated[
     str,
@@ -101,6 +106,15 @@ Anonymous = Annotated[
     bool,
     typer.Option(
         "--anonymous", help="With --html. Names of tensors, nodes and files are replaced there."
+    ),
+]
+Quiet = Annotated[
+    bool, typer.Option("-q", "--quiet", help="Print results and errors, and nothing on the way.")
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "-v", "--verbose", help="Tell on standard error what is run, measured and planned."
     ),
 ]
 AsJson = Annotated[

@@ -1,19 +1,17 @@
 """Models and a memory budget, as text for people."""
 
-from onnxremat.cli.tables import columns
+from onnxremat.cli.tables import columns, shown_name
 from onnxremat.commands.budget import BudgetCheck, BudgetReport
 from onnxremat.core.units import format_bytes
 
-_NAME_SHOWN = 48
 
-
-def budget_text(report: BudgetReport) -> str:
+def budget_text(report: BudgetReport, width: int | None = None) -> str:
     """One line for each model: what it takes, whether that is within the budget, and where the most
-    is held if it is not."""
+    is held if it is not; of `width` columns at most (None: any)."""
     header = ("model", report.figure.split(" with ", maxsplit=1)[0], "budget")
     lines = [(str(one.model), measured_text(one), verdict_text(report, one))
              for one in report.checks]  # fmt: skip
-    return columns([header, *lines])
+    return columns([header, *lines], width, names=(0,), words=(2,))
 
 
 def measured_text(check: BudgetCheck) -> str:
@@ -39,8 +37,4 @@ def where_text(check: BudgetCheck) -> str:
     step = f"step {peak.step + 1} of {peak.steps}"
     held = f"{len(peak.held)} value" + ("s" if len(peak.held) != 1 else "")
     workspace = f" and {format_bytes(peak.workspace_bytes)} workspace" * bool(peak.workspace_bytes)
-    return f"most at {step}, {_shown(peak.op)} ({peak.op_type}), with {held}{workspace}"
-
-
-def _shown(name: str) -> str:
-    return name if len(name) <= _NAME_SHOWN else name[: _NAME_SHOWN - 3] + "..."
+    return f"most at {step}, {shown_name(peak.op)} ({peak.op_type}), with {held}{workspace}"

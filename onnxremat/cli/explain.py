@@ -1,30 +1,26 @@
 """Every plan that was made for a limit, and what became of it, as the table of `--explain`."""
 
-import textwrap
 from collections.abc import Sequence
 
 from onnxremat.cli.tables import columns
 from onnxremat.core.attempt import Attempt
-from onnxremat.core.text import printable
 from onnxremat.core.units import format_bytes
 
 WIDTH = 100
-"""Columns of the table."""
+"""Columns of the table where nothing else is said."""
 _BY_SHOWN = 20
-_INDENT = "    "
+_HEADER = ("plan of", "by", "target", "planned", "expected", "measured", "time", "seconds")
 
 
-def attempts_text(attempts: Sequence[Attempt]) -> str:
-    """A table of attempts within WIDTH columns, what became of each under its figures."""
-    header = ("plan of", "by", "target", "planned", "expected", "measured", "time", "seconds")
-    head, *lines = columns([header, *map(_figures, attempts)]).splitlines()
-    text = [head]
-    for line, one in zip(lines, attempts, strict=True):
-        text.append(line)
-        text += textwrap.wrap(
-            printable(one.outcome), WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
-        )
-    return "\n".join(text)
+def attempts_text(attempts: Sequence[Attempt], width: int | None = None) -> str:
+    """A table of attempts within `width` columns (None: WIDTH), what became of each under its
+    figures."""
+    return columns(
+        [_HEADER, *map(_figures, attempts)],
+        WIDTH if width is None else width,
+        names=(0, 1),
+        below=[one.outcome for one in attempts],
+    )
 
 
 def _figures(one: Attempt) -> tuple[str, ...]:

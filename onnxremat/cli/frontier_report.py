@@ -1,7 +1,7 @@
 """A Frontier as text, and as a page with a plot that needs nothing else."""
 
 from onnxremat.cli.pages.frontier_plot import Spot, frontier_page
-from onnxremat.cli.tables import columns, table
+from onnxremat.cli.tables import columns, in_groups, paragraph, table
 from onnxremat.commands.frontier import Frontier, Point
 from onnxremat.commands.process_frontier import ProcessFrontier
 from onnxremat.core.units import format_bytes
@@ -10,7 +10,7 @@ MISSED = "-"
 """In the place of the extra time where a planner does not meet the limit."""
 
 
-def frontier_text(result: Frontier) -> str:
+def frontier_text(result: Frontier, width: int | None = None) -> str:
     """The peaks of the model, a row for each limit with the extra time of each planner, and the
     best of all."""
     rows = [
@@ -20,11 +20,14 @@ def frontier_text(result: Frontier) -> str:
         *(("left out", f"{name}: {reason}") for name, reason in result.skipped.items()),
     ]
     if not result.points:
-        return f"{table(rows)}\n\nnone of the planners has a plan beside the model's own order"
-    cells = columns(_cells(result))
+        return (
+            f"{table(rows, width)}\n\nnone of the planners has a plan beside the model's own order"
+        )
+    cells = in_groups(_cells(result), width)
     if not all(point.meets for point in result.points):
-        cells += f"\n{MISSED}: no plan within the limit was found in the time given"
-    return "\n\n".join([table(rows), cells, _best(result)])
+        missed = f"{MISSED}: no plan within the limit was found in the time given"
+        cells += f"\n{paragraph(missed, width)}"
+    return "\n\n".join([table(rows, width), cells, _best(result, width)])
 
 
 def _planners(result: Frontier) -> list[str]:
@@ -51,7 +54,7 @@ def _extra(point: Point) -> str:
     return f"{100 * point.extra_time:+.1f}%{proved}"
 
 
-def _best(result: Frontier) -> str:
+def _best(result: Frontier, width: int | None) -> str:
     lines = [("best of all", "share", "extra time", "planner")]
     lines += [
         (
@@ -62,7 +65,7 @@ def _best(result: Frontier) -> str:
         )
         for p in result.best
     ]
-    return columns(lines)
+    return columns(lines, width)
 
 
 def frontier_html(result: Frontier) -> str:
@@ -80,7 +83,7 @@ def frontier_html(result: Frontier) -> str:
     )
 
 
-def process_frontier_text(result: ProcessFrontier) -> str:
+def process_frontier_text(result: ProcessFrontier, width: int | None = None) -> str:
     """The baseline, and a row for each session."""
     before = result.original.process_bytes
     threads = "the runtime's own number of" if result.threads is None else str(result.threads)
@@ -102,7 +105,7 @@ def process_frontier_text(result: ProcessFrontier) -> str:
         )
         for point in result.points
     ]
-    return "\n\n".join([table(rows), columns(lines)])
+    return "\n\n".join([table(rows, width), columns(lines, width, words=(0, 5))])
 
 
 def process_frontier_html(result: ProcessFrontier) -> str:

@@ -1,23 +1,23 @@
 """Results as text for people and as plain data for machines."""
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import onnx
 
 from onnxremat.cli.explain import attempts_text
-from onnxremat.cli.tables import columns, table
-from onnxremat.commands.attribution import MeasuredPeak
-from onnxremat.commands.audit import Audit, Floor, HeldTensor
+from onnxremat.cli.schemas import schema_name
+from onnxremat.cli.tables import shown_name, table
 from onnxremat.commands.fitness import Check
 from onnxremat.commands.rewrite import RewriteResult
 from onnxremat.commands.timeline import Timeline
-from onnxremat.core.text import printable
 from onnxremat.core.units import format_bytes, format_seconds
 from onnxremat.importer import open_inputs
 from onnxremat.ort.measuring.compare import Rounding
@@ -33,34 +33,54 @@ from onnxremat.tiling import TilingPlan
 from onnxremat.verification import Verification
 from onnxremat_rewriters.substitutes import Replaced
 
-_HELD_SHOWN = 10
-_ESTIMATED_SHOWN = _BEYOND_SHOWN = 3
-_BEYOND_BYTES = 65536
-_NAME_SHOWN = 48
+_ESTIMATED_SHOWN = 3
+_PATHS = ("written", "", "open it with")
+"""Labels of the rows that have paths."""
 _REGIONS_SHOWN = 4
 _SIZES_SHOWN = 3
 _LEFT_OUT = (onnx.ModelProto, StaticPlan, Timeline, Written, DataFile, ModelPair)
 
 
 def as_json(result: Any) -> Any:
-    """A result as data that `json.dumps` takes; enums are their values. Models and what is written
-    to a file of its own are left out."""
+    """A result as data that `json.dumps` takes; enums are their values, and what is not a number is
+    None, for JSON has no such numbers. Models and what is written to a file of its own are left
+    out."""
     if is_dataclass(result) and not isinstance(result, type):
-        plain: dict[str, Any] = {}
-        for name in result.__dataclass_fields__:
-            value = getattr(result, name)
-            if not isinstance(value, _LEFT_OUT) and not callable(value):
-                plain[name] = as_json(value)
+        plain = {name: as_json(getattr(result, name)) for name in told_fields(type(result))}
         return _named_details(plain) if isinstance(result, RewriteResult) else plain
-    if isinstance(result, Enum):
-        return result.value
-    if isinstance(result, Path):
-        return str(result)
     if isinstance(result, Mapping):
         return {str(key): as_json(value) for key, value in result.items()}
-    if isinstance(result, Iterable) and not isinstance(result, str):
+    if isinstance(result, Iterable) and not isinstance(result, str | Enum):
         return [as_json(value) for value in result]
-    return result
+    return _as_plain(result)
+
+
+def _as_plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@cache
+def told_fields(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass that `as_json` tells."""
+    hints = get_type_hints(kind)
+    return tuple(one.name for one in fields(kind) if not _left_out(hints[one.name]))
+
+
+def _left_out(hint: Any) -> bool:
+    kinds = (hint, *get_args(hint))
+    return any(isinstance(one, type) and issubclass(one, _LEFT_OUT) for one in kinds)
+
+
+def json_document(command: str, result: Any) -> dict[str, Any]:
+    """What a command prints with --json, as `schemas.schema_text` describes it."""
+    plain = as_json(result)
+    if not isinstance(plain, dict):
+        plain = {command: plain}
+    return {"schema": schema_name(command)} | plain
 
 
 def _named_details(plain: dict[str, Any]) -> dict[str, Any]:
@@ -70,8 +90,8 @@ def _named_details(plain: dict[str, Any]) -> dict[str, Any]:
     return plain | {k: details if name == plain["target"] else None for k, name in keys.items()}
 
 
-def rewrite_text(result: RewriteResult) -> str:
-    """What `rewrite` did, in about ten lines."""
+def rewrite_text(result: RewriteResult, width: int | None = None) -> str:
+    """What `rewrite` did, in about ten lines, of `width` columns at most (None: any)."""
     info = TARGETS[result.target]
     of_target = info.kind.reports(result)
     share = 100 * result.rewritten.peak_bytes / max(1, result.original.peak_bytes)
@@ -109,12 +129,12 @@ def rewrite_text(result: RewriteResult) -> str:
         if result.plan_output is not None:
             rows.append(("", str(result.plan_output)))
         rows.append(("open it with", of_target.opened))
-    return table(rows)
+    return table(rows, width, paths=_PATHS)
 
 
-def explained_text(result: RewriteResult) -> str:
+def explained_text(result: RewriteResult, width: int | None = None) -> str:
     """The same, and every plan that was made."""
-    return f"{rewrite_text(result)}\n\n{attempts_text(result.attempts)}"
+    return f"{rewrite_text(result, width)}\n\n{attempts_text(result.attempts, width)}"
 
 
 def _change_rows(result: RewriteResult) -> list[tuple[str, str]]:
@@ -147,7 +167,7 @@ def _in_default_order(result: RewriteResult) -> str:
 def _tiled(tiling: TilingPlan) -> str:
     """Which regions, in how many tiles of which axes, and what is made again in each."""
     regions = [
-        f"{_shown(region.outputs[0])} in "
+        f"{shown_name(region.outputs[0])} in "
         + " x ".join(f"{tiles} on axis {axis}" for axis, tiles in region.grid)
         + (" (edges kept for the next)" if region.carry else "")
         for region in tiling.regions[:_REGIONS_SHOWN]
@@ -155,7 +175,7 @@ def _tiled(tiling: TilingPlan) -> str:
     more = len(tiling.regions) - len(regions)
     parts = ["; ".join(regions) + (f" and {more} more" if more else "")]
     if tiling.recomputed:
-        parts.append(f"made again in tiles: {', '.join(map(_shown, tiling.recomputed))}")
+        parts.append(f"made again in tiles: {', '.join(map(shown_name, tiling.recomputed))}")
     threads = f"{tiling.threads} thread" + ("s" if tiling.threads > 1 else "")
     parts.append(f"{tiling.nodes_added} nodes more; for {threads}")
     return "; ".join(parts)
@@ -205,7 +225,7 @@ def _limit(result: RewriteResult) -> str:
     return f"{format_bytes(result.limit_bytes)}{own}, {result.figure}"
 
 
-def check_text(found: Check) -> str:
+def check_text(found: Check, width: int | None = None) -> str:
     """What a file is for, and what is here."""
     record, made = found.record, found.optimized
     ours = found.runtime_version
@@ -224,7 +244,7 @@ def check_text(found: Check) -> str:
         otherwise = "otherwise: loading packs its own, in memory"
         rows.append(("packed here", alike if found.packed_alike else otherwise))
     rows.append(("here", found.problem or "it opens and runs"))
-    return table(rows)
+    return table(rows, width)
 
 
 def _tied(made: OptimizedFor) -> bool:
@@ -240,12 +260,12 @@ def _kind(made: OptimizedFor) -> str:
 def _shapes(sizes: Mapping[str, tuple[int, ...]]) -> str:
     """The first sizes of inputs."""
     first = itertools.islice(sizes.items(), _SIZES_SHOWN)
-    shown = [f"{_shown(name)} {list(shape)}" for name, shape in first]
+    shown = [f"{shown_name(name)} {list(shape)}" for name, shape in first]
     more = len(sizes) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def verification_text(result: Verification) -> str:
+def verification_text(result: Verification, width: int | None = None) -> str:
     """What `verify` measured."""
     resident = result.original.method is PeakMethod.RESIDENT
     name = "resident peak" if resident else "activation peak"
@@ -255,7 +275,7 @@ def verification_text(result: Verification) -> str:
         (name, f"{format_bytes(result.original.peak_bytes)} original"),
         ("", f"{format_bytes(result.rewritten.peak_bytes)} rewritten"),
     ]
-    return table(rows + _verification_rows(result))
+    return table(rows + _verification_rows(result), width)
 
 
 def _verification_rows(result: Verification) -> list[tuple[str, str]]:
@@ -312,166 +332,12 @@ def _rounding_rows(rounding: Rounding | None) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def audits_text(result: Audit | Sequence[Audit]) -> str:
-    """One audit, or several, each below the name of its model."""
-    if isinstance(result, Audit):
-        return audit_text(result)
-    return "\n\n".join(f"{printable(str(one.model))}\n{audit_text(one)}" for one in result)
-
-
-def audit_text(result: Audit) -> str:
-    """What a model needs and where its peak comes from."""
-    peak = result.peak
-    rows = [
-        ("nodes", f"{result.nodes} ({result.ops} compute; {result.unread_values} unread values)"),
-        ("weights", format_bytes(result.weight_bytes)),
-        ("inputs", format_bytes(result.input_bytes)),
-        ("activation peak", f"{format_bytes(result.original_peak_bytes)} measured"),
-    ]
-    if result.released_peak_bytes != result.original_peak_bytes:
-        rows.append(
-            ("", f"{format_bytes(result.released_peak_bytes)} measured, no unread value held")
-        )
-    rows.append(("", f"{format_bytes(peak.nbytes)} by the model of memory"))
-    own = f"{peak.step + 1} of {peak.steps}: {_shown(peak.op)} ({peak.op_type})"
-    if result.measured_peak is None:
-        rows.append(("at step", own))
-        if peak.workspace_bytes:
-            rows.append(("workspace there", format_bytes(peak.workspace_bytes)))
-    else:
-        rows.extend(_measured_rows(result.measured_peak))
-        rows.append(("by the model at", f"step {own}"))
-    rows.extend(estimated_rows(result.estimated, result.estimated_reason))
-    rows.append(("lower bound", _floor(result.floor)))
-    rows.append(("reordering alone", _reordered(result)))
-    rows.append(("in tiles", _in_tiles(result.tiling)))
-    if result.limit_bytes is not None:
-        rows.append(
-            ("limit", f"{format_bytes(result.limit_bytes)}: {_verdict(result, result.limit_bytes)}")
-        )
-    elif result.limit_text is not None:
-        rows.append(("limit", f"the smallest peak: {_smallest(result)}"))
-    measured = result.measured_peak
-    if measured is not None and measured.op is not None:
-        return "\n\n".join([table(rows), _measured_table(measured)])
-    return "\n\n".join([table(rows), _held_table(peak.held)])
-
-
-def _measured_rows(measured: MeasuredPeak) -> list[tuple[str, str]]:
-    """Where the measured peak is, if it is not where the model of memory has its own."""
-    rows = []
-    if measured.op is None:
-        rows.append(("at", f"an unknown node: {measured.reason}"))
-    else:
-        rows.append(("at", f"{_shown(measured.op)} ({measured.op_type}), by counting node by node"))
-        if measured.workspace_bytes:
-            counted = format_bytes(measured.workspace_bytes)
-            modelled = format_bytes(measured.modelled_workspace_bytes)
-            rows.append(("workspace there", f"{counted} counted, {modelled} by the model"))
-    beyond = [
-        f"{format_bytes(one.beyond_bytes)} made by {_shown(one.made_by)}"
-        for one in sorted(measured.held, key=lambda one: -one.beyond_bytes)[:_BEYOND_SHOWN]
-        if one.beyond_bytes > _BEYOND_BYTES
-    ]
-    if beyond:
-        rows.append(("not in the model", ", ".join(beyond)))
-    unexplained = measured.unexplained_bytes
-    if measured.op is None or measured.reason:
-        more = "more" if unexplained >= 0 else "less"
-        why = f" than was seen there: {measured.reason}" if measured.op is not None else ""
-        rows.append(("unexplained", f"{format_bytes(abs(unexplained))} {more}{why}"))
-    return rows
-
-
 def estimated_rows(nodes: Sequence[str], reason: str) -> list[tuple[str, str]]:
     """Which ops' workspace is no measured figure, if there are any."""
     if not nodes:
         return []
     more = len(nodes) - _ESTIMATED_SHOWN
-    named = ", ".join(map(_shown, nodes[:_ESTIMATED_SHOWN])) + (
+    named = ", ".join(map(shown_name, nodes[:_ESTIMATED_SHOWN])) + (
         f" and {more} more" if more > 0 else ""
     )
     return [("estimated", f"the workspace of {named} ({reason})")]
-
-
-def _measured_table(measured: MeasuredPeak) -> str:
-    header = ("held at the peak", "counted", "by the model", "made by")
-    lines = [
-        (_shown(", ".join(one.values)), format_bytes(one.nbytes), format_bytes(one.modelled_bytes),
-         f"{_shown(one.made_by)} ({one.op_type})")
-        for one in measured.held[:_HELD_SHOWN]
-    ]  # fmt: skip
-    table = columns([header, *lines])
-    rest = measured.held[_HELD_SHOWN:]
-    if rest:
-        table += f"\nand {len(rest)} smaller, {format_bytes(sum(t.nbytes for t in rest))} together"
-    return table
-
-
-def _floor(floor: Floor) -> str:
-    if floor.refuted:
-        return (
-            f"none is proved: the model takes less than the {format_bytes(floor.nbytes)} that "
-            f"{floor.reason} would"
-        )
-    return f"{format_bytes(floor.nbytes)}: {floor.reason}"
-
-
-def _reordered(result: Audit) -> str:
-    reached = format_bytes(result.reordered_peak_bytes)
-    if result.floor.refuted or result.measured_peak is not None:
-        return f"{reached} by the model of memory, which the run does not follow"
-    if result.reordered_peak_bytes == result.reordered_bound_bytes:
-        own = result.reordered_peak_bytes == result.peak.nbytes
-        return f"{reached}, the smallest of any order (proved)" + (
-            ": its own is one" if own else ""
-        )
-    return f"{reached} or less; no order goes below {format_bytes(result.reordered_bound_bytes)}"
-
-
-def _in_tiles(tiling: TilingPlan) -> str:
-    if not tiling.regions:
-        return tiling.reasons[0] if tiling.reasons else "no less"
-    regions = f"{len(tiling.regions)} region" + ("s" if len(tiling.regions) > 1 else "")
-    return (
-        f"about {format_bytes(tiling.peak_bytes)} in {100 * tiling.extra_time:+.1f}% time, in "
-        f"{regions} (predicted)"
-    )
-
-
-def _verdict(result: Audit, limit: int) -> str:
-    if result.original_peak_bytes <= limit:
-        return "met as it is"
-    if result.floor.nbytes > limit and not result.floor.refuted:
-        tiles = ": tiles may meet it" if result.tiling.peak_bytes <= limit else ""
-        return f"impossible for whole ops (below the lower bound){tiles}"
-    if result.reordered_peak_bytes <= limit:
-        return "reordering alone meets it"
-    return "above the lower bound: try `onnxremat rewrite`"
-
-
-def _smallest(result: Audit) -> str:
-    """What is known of it without planning."""
-    known = min(result.reordered_peak_bytes, result.tiling.peak_bytes, result.released_peak_bytes)
-    return f"{format_bytes(known)} or less; `onnxremat rewrite --mem min` looks for it"
-
-
-def _held_table(held: Sequence[HeldTensor]) -> str:
-    header = ("held at the peak", "size", "shape", "made by", "last read by")
-    lines = [
-        (_shown(t.name), format_bytes(t.nbytes), f"{t.dtype}[{','.join(map(str, t.shape))}]",
-         _shown(t.made_by), _shown(t.last_read_by or "(graph output)"))
-        for t in held[:_HELD_SHOWN]
-    ]  # fmt: skip
-    table = columns([header, *lines])
-    if len(held) > _HELD_SHOWN:
-        rest = sum(t.nbytes for t in held[_HELD_SHOWN:])
-        table += f"\nand {len(held) - _HELD_SHOWN} smaller, {format_bytes(rest)} together"
-    return table
-
-
-def _shown(name: str) -> str:
-    """A name as a table has room for it; exporters write some that are hundreds of letters long."""
-    name = printable(name)
-    half = _NAME_SHOWN // 2
-    return name if len(name) <= _NAME_SHOWN else f"{name[:half]}...{name[-half:]}"

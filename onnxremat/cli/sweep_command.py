@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 class Shell(NamedTuple):
-    """What commands share: the block around their work, printing a result and a line, reading
-    --dim, and the console for people."""
+    """What commands share: what is shown beside results, the block around their work, printing a
+    result and a line, reading --dim, and the console for people."""
 
+    shown: Callable[[bool, bool, bool], Any]
     progress: Callable[..., AbstractContextManager["ProgressReport"]]
     emit: Callable[..., None]
     tell: Callable[[str], None]
@@ -66,6 +67,8 @@ def add_sweep(app: typer.Typer, shell: Shell) -> None:
         threads: option.Threads = None,
         seed: option.Seed = 0,
         verify: option.Verify = True,
+        quiet: option.Quiet = False,
+        verbose: option.Verbose = False,
         as_json: option.AsJson = False,
     ) -> None:
         """Rewrite many models to many limits and targets: a table with a row for each run."""
@@ -80,7 +83,8 @@ def add_sweep(app: typer.Typer, shell: Shell) -> None:
         )  # fmt: skip
         limits = [parse_limit(one) for one in mem]
         live = shell.console.is_terminal
-        with shell.progress(quiet=as_json or live) as progress:
+        shown = shell.shown(quiet, verbose, as_json or live)
+        with shell.progress(shown) as progress:
             progress("reading the models")
             _sweep(
                 shell, progress, read, limits, models=models, sessions=session, runtimes=runtime,
@@ -121,7 +125,7 @@ def _sweep(
         display(shell.console, shell.tell, progress, quiet=as_json) as watch,
     ):
         result = sweep(models, limits, options, watch=watch, **how)
-    shell.emit(result, sweep_text, as_json=as_json, written=result.output)
+    shell.emit("sweep", result, sweep_text, as_json=as_json, written=result.output)
     if result.crashed:
         raise OnnxrematError(
             f"{len(result.crashed)} of {len(result.rows)} runs crashed; the same command does them "

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from onnxremat.cli.tables import columns
+from onnxremat.cli.tables import columns, paragraph, table
 from onnxremat.commands.sweep import NobodyWatches, SweepResult, SweepWatch
 from onnxremat.commands.sweep_plan import SweepRun
 from onnxremat.commands.sweep_row import MADE, SweepRow
@@ -141,9 +141,9 @@ class _LiveTable:
         return (*known, "", "", "", "", "")
 
 
-def sweep_text(result: SweepResult) -> str:
-    """All rows, and what became of how many."""
-    lines = columns([HEADER, *map(_cells, result.rows)])
+def sweep_text(result: SweepResult, width: int | None = None) -> str:
+    """All rows, and what became of how many, in `width` columns at most (None: any)."""
+    lines = columns([HEADER, *map(_cells, result.rows)], width, names=(0,))
     whys = [
         f"{_name(str(row['model']))} {row['mem']} {row['target']}{_reason(row)}"
         for row in result.rows
@@ -152,8 +152,10 @@ def sweep_text(result: SweepResult) -> str:
     counts = Counter(str(row["status"]) for row in result.rows)
     said = ", ".join(f"{count} {status}" for status, count in counts.items())
     before = f"; {result.before} finished before" if result.before else ""
-    written = f"written  {printable(str(result.output))} ({len(result.rows)} rows: {said}{before})"
-    return "\n\n".join(["\n".join(part) for part in ([lines], whys, [written]) if part])
+    written = f"{result.output} ({len(result.rows)} rows: {said}{before})"
+    end = table([("written", written)], width, paths=("written",))
+    reasons = "\n".join(paragraph(why, width) for why in whys)
+    return "\n\n".join(filter(None, [lines, reasons, end]))
 
 
 def _known(run: SweepRun) -> tuple[str, str, str]:

@@ -15,15 +15,21 @@ from onnxremat.core.schedule import Schedule, given_order, with_eager_ops
 from onnxremat.core.units import MemoryLimit, format_bytes
 from onnxremat.importer import GivenModel, load_given
 from onnxremat.options import ModelOptions
+from onnxremat.ort.measuring.figures import SessionFigures, today
+from onnxremat.ort.measuring.measure import in_memory
+from onnxremat.ort.measuring.session_memory import measure_session
+from onnxremat.ort.recipe import STOCK
 from onnxremat.planners import PLANNERS
-from onnxremat.stages import ProgressReport, silent, stage
+from onnxremat.stages import Detail, ProgressReport, silent, stage
 from onnxremat.subject import Subject, prepare, prepare_planner
 from onnxremat.targets.recipe_target import RecipeTarget
 from onnxremat.targets.target import Target
 from onnxremat.tiling import Tiling, TilingPlan, choose_regions, ordered_subject, tileable_subject
 
+_RUNS = 2
+"""Of each session: the second run of one often takes more than the first, later ones seldom do."""
 _SECONDS = 5.0
-_AT_MOST = f"at most {_SECONDS:g} s"
+_AT_MOST = Detail.limited("", 0.0, _SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,11 @@ class Audit:
     `limit_text` is the limit as it was asked for; `limit_bytes` is None for the smallest peak.
     `tiling` has the smallest peak that regions in tiles are predicted to reach.
     `unread_values` are those that the runtime would hold to the end for nobody. `timeline` is the
-    released model's run under the recipe by the model of memory, step by step.
+    released model's run under the recipe by the model of memory, step by step. `sessions` are what
+    people have without another file, measured: the original with default session options, then
+    with each option that may be set for memory alone; none where the runtime refuses it that way
+    (`sessions_reason`). `sessions_limit_bytes` is the limit there, where a share is one of the
+    resident peak.
     """
 
     model: Path | None
@@ -101,6 +111,9 @@ class Audit:
     measured_peak: MeasuredPeak | None = None
     estimated: tuple[str, ...] = ()
     estimated_reason: str = ""
+    sessions: tuple[SessionFigures, ...] = ()
+    sessions_reason: str = ""
+    sessions_limit_bytes: int | None = None
 
 
 def audit(
@@ -153,6 +166,11 @@ def audit_subject(
     tiling = _in_tiles(subject, target, reordered.schedule)
     floor = find_floor(graph, rules)
     floor = replace(floor, refuted=target.refutes(floor.nbytes))
+    sessions, sessions_reason = tuple[SessionFigures, ...](), ""
+    try:
+        sessions = _sessions(subject, progress)
+    except ModelError as error:
+        sessions_reason = str(error)
     return Audit(
         feed.as_it_came.path,
         len(feed.loaded.model.graph.node),
@@ -174,6 +192,9 @@ def audit_subject(
         measured_peak,
         estimated_nodes(subject),
         subject.profile.estimated_reason,
+        sessions,
+        sessions_reason,
+        limit.resolve(sessions[0].runs_bytes) if limit is not None and sessions else None,
     )
 
 
@@ -182,6 +203,17 @@ def subject_timeline(subject: Subject, schedule: Schedule, rules: MemoryRules) -
     imported, nodes = subject.imported, subject.profile.nodes
     measured = {v: nodes[node].time_ns for v, node in enumerate(imported.op_nodes) if node in nodes}
     return graph_timeline(imported.graph, schedule, rules, "as written", measured or None)
+
+
+def _sessions(subject: Subject, progress: ProgressReport) -> tuple[SessionFigures, ...]:
+    """What the model takes with default session options, and with others. Raises ModelError."""
+    feed = subject.feed
+    recipe = STOCK.with_threads(feed.options.threads)
+    source = in_memory(feed.as_it_came.model, feed.as_it_came.base_dir)
+    progress("measuring the original with default options")
+    memory = measure_session(source, feed.inputs, recipe, runs=_RUNS, returning=True)
+    listener = stage(progress, "measuring other session options")
+    return today(source, feed.inputs, recipe, memory, listener, runs=_RUNS)
 
 
 def estimated_nodes(subject: Subject) -> tuple[str, ...]:

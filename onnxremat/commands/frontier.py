@@ -4,10 +4,11 @@ Nothing is written and no plan is run: the figures are those that planners state
 of the recipe. `rewrite` measures.
 """
 
+import itertools
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onnxremat.commands.audit import Floor, find_floor
@@ -24,7 +25,7 @@ from onnxremat.importer.execution_order import EAGER_OPS
 from onnxremat.options import FrontierOptions
 from onnxremat.ort.emulation.rules import VIEW_OPS
 from onnxremat.planners import PLANNERS
-from onnxremat.stages import ProgressReport, silent
+from onnxremat.stages import NOTE, Detail, ProgressReport, silent
 from onnxremat.subject import Subject, feed_for, prepare, prepare_planner
 from onnxremat.targets.recipe_target import RecipeTarget
 from onnxremat.tiling import Tiling, choose_regions
@@ -115,7 +116,8 @@ def frontier(
     peak = profile(graph, own, rules).peak_bytes
     problem = Problem(graph, rules, max_copies=None if options.recompute else 1, starts=(own,))
     prepare_planner(progress)
-    runs = _Runs(problem, subject, options, progress)
+    count = len(planners) * (1 + budgets)
+    runs = _Runs(problem, subject, options, progress, count)
     smallest = {name: runs.point(name, None) for name in planners}
     skipped = {name: why for name, (_, why) in smallest.items() if why}
     points = [point for name, (point, _) in smallest.items() if name not in skipped]
@@ -170,23 +172,27 @@ def _graph_without_run(loaded: LoadedModel, options: FrontierOptions) -> Graph:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Planners on one problem, with the same limits each."""
+    """Planners on one problem, with the same limits each, at most `count` times."""
 
     problem: Problem
     subject: Subject | None
     options: FrontierOptions
     progress: ProgressReport
+    count: int
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def point(self, name: str, budget: int | None) -> tuple[Point, str]:
         """What a planner reaches, and why it has nothing to say, if it has not."""
         goal = "the smallest peak" if budget is None else format_bytes(budget)
-        self.progress("planning", f"{name}, {goal}")
+        self.progress("planning", Detail.step(next(self.numbers), self.count, f"{name}, {goal}"))
         began = time.monotonic()
         peak, extra_time, optimal, why = (
             self._tiled(budget) if name == TILES else self._planned(name, budget)
         )
         meets = budget is None or peak <= budget
         seconds = time.monotonic() - began
+        reached = why or f"{format_bytes(peak)}, {100 * extra_time:+.1f}% time, {seconds:.1f} s"
+        self.progress(NOTE, f"{name} for {goal}: {reached}")
         return Point(name, budget, peak, extra_time, meets, optimal, seconds), why
 
     def _planned(self, name: str, budget: int | None) -> tuple[int, float, bool, str]:

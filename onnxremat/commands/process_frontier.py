@@ -17,7 +17,7 @@ from onnxremat.importer import LoadedModel, load
 from onnxremat.options import Options
 from onnxremat.ort.measuring.figures import ORIGINAL, SESSION_OPTIONS, SessionFigures
 from onnxremat.ort.measuring.measure import in_memory, measure_times
-from onnxremat.stages import ProgressReport, silent
+from onnxremat.stages import NOTE, ProgressReport, silent
 from onnxremat.subject import feed_for
 from onnxremat.targets.stock_target import how
 
@@ -77,11 +77,13 @@ def process_frontier(
     check_outputs(loaded, options.inputs, (output,))
     found: dict[float, RewriteResult] = {}
     missed: dict[str, str] = {}
-    for slowdown in sorted(set(slowdowns)):
+    asked_for = sorted(set(slowdowns))
+    for number, slowdown in enumerate(asked_for, start=1):
         said = _allowed(slowdown)
+        prefix = f"file {number} of {len(asked_for)}, {said} time"
 
-        def told(stage: str, detail: str = "", said: str = said) -> None:
-            progress(f"{said} time: {stage}", detail)
+        def told(stage: str, detail: str = "", prefix: str = prefix) -> None:
+            progress(stage if stage == NOTE else f"{prefix}: {stage}", detail)
 
         asked = replace(options, mem_of="process", max_slowdown=slowdown, verify=True)
         try:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from onnxremat.core.units import format_bytes
+
 TAKEN = "taken"
 """The outcome of the plan that is written."""
 WHOLE_OPS = "whole ops"
@@ -30,3 +32,21 @@ class Attempt:
     extra_time: float
     outcome: str
     seconds: float
+
+    def __str__(self) -> str:
+        """On one line."""
+        target = (
+            "the smallest peak" if self.target_bytes is None else format_bytes(self.target_bytes)
+        )
+        figures = {
+            "planned": self.planned_bytes,
+            "expected": self.expected_bytes,
+            "measured": self.measured_bytes,
+        }
+        known = ", ".join(
+            f"{name} {format_bytes(n)}" for name, n in figures.items() if n is not None
+        )
+        return (
+            f"{self.of} by {self.by} for {target}: {known}, {100 * self.extra_time:+.1f}% time, "
+            f"{self.seconds:.1f} s: {self.outcome}"
+        )

@@ -2,9 +2,10 @@
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from functools import cached_property, partial
+from functools import cached_property
 
 from onnxremat.core.bounds import PeakBound
 from onnxremat.core.deadline import Deadline
@@ -13,7 +14,7 @@ from onnxremat.core.units import format_bytes
 from onnxremat.fitting.loop import ALLOWED, PlanMissedError
 from onnxremat.fitting.outcomes import Tried, TriedTiles, plans_of
 from onnxremat.fitting.searches import Search, Searches
-from onnxremat.stages import CHOOSING
+from onnxremat.stages import CHOOSING, NOTE
 from onnxremat.subject import Subject
 from onnxremat.tiling import (
     TileSearch,
@@ -83,7 +84,7 @@ class Tiles:
         good; `choosing` and `planning` are the shares of all seconds for them, and for planning
         the model in them each time."""
         searches = self.searches
-        searches.progress(CHOOSING)
+        searches.tell(CHOOSING)
         budget, part = searches.budget, searches.deadline.share(choosing, busy=True)
 
         def searched_in(order: Schedule) -> tuple[Subject, TileSearch]:
@@ -102,7 +103,7 @@ class Tiles:
         for share in (None,) if budget is None else TILING_TARGETS:
             if share is not None and found.tiling is not None and not found.tiling.meets(budget):
                 continue
-            searches.progress(CHOOSING)
+            searches.tell(CHOOSING)
             began, asked = time.perf_counter(), self._part_of_budget(share)
             tiling = _chosen(search, asked, part)
             if orders and not (tiling.regions or tiling.late):
@@ -110,7 +111,7 @@ class Tiles:
                 tiling = _chosen(search, asked, part)
             if budget is None and choosing < ONLY_TILES and self._only_tiles(whole, tiling):
                 tiling = self._descended(search, ONLY_TILES - choosing)
-            untried = partial(found.with_untried, tiling, asked, time.perf_counter() - began)
+            untried = self._untried(found, tiling, asked, began)
             met = tiling.meets(budget)
             why = "no better than whole ops" if met else "predicted above the limit"
             if not tiling.regions or not self._pays(tiling, tried):
@@ -209,10 +210,10 @@ class Tiles:
         """The tiles for a share of the own peak, measured, and what became of them."""
         searches = self.searches
         budget, slowdown = searches.budget, searches.options.max_slowdown
-        searches.progress(CHOOSING)
+        searches.tell(CHOOSING)
         began, asked = time.perf_counter(), int(share * of.own_bytes)
         tiling = _chosen(of.search, asked, of.part)
-        untried = partial(found.with_untried, tiling, asked, time.perf_counter() - began)
+        untried = self._untried(found, tiling, asked, began)
         if not tiling.regions or tiling.regions in of.seen:
             return untried("the same as before"), _Became.SAME
         of.seen.add(tiling.regions)
@@ -229,6 +230,19 @@ class Tiles:
         kept = one.planned is not None and budget is not None
         more = taken is not None and best is not None and taken > best
         return found, _Became.NO_BETTER if kept or more else _Became.LESS
+
+    def _untried(
+        self, found: TriedTiles, tiling: TilingPlan, asked: int | None, began: float
+    ) -> Callable[[str], TriedTiles]:
+        """What makes of a reason the same and a tiling that is not tried for it."""
+        seconds = time.perf_counter() - began
+
+        def ended(why: str) -> TriedTiles:
+            result = found.with_untried(tiling, asked, seconds, why)
+            self.searches.progress(NOTE, str(result.attempts[-1]))
+            return result
+
+        return ended
 
     def _best_bytes(self, tried: list[Tried]) -> int | None:
         """The least that was measured, of plans and of what missed the limit."""

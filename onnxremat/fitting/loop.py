@@ -120,7 +120,8 @@ class Runtime(Generic[F, M]):
     the share of a run that its plans add, from their `Plan.extra_cost`; None if that is all of it.
     `taken` has what plans took that were made before, and why they were refused: what was above a
     limit once is not made again. None: every plan is. `slowdown`: the share of a run that the file
-    may take longer, where that was said; what it takes is found out when it is made.
+    may take longer, where that was said; what it takes is found out when it is made. `ended` is
+    called with each attempt once it is known what became of it.
     """
 
     bound: PeakBound | None
@@ -132,6 +133,7 @@ class Runtime(Generic[F, M]):
     extra_time: Callable[[int], float] | None = None
     taken: dict[Schedule, "Outcome"] | None = None
     slowdown: float | None = None
+    ended: Callable[[Attempt], None] = lambda one: None
 
 
 class Outcome(NamedTuple):
@@ -353,19 +355,19 @@ class _Rounds(Generic[F, M]):
     ) -> None:
         """Keep what became of a plan."""
         plan, added = one.plan, self.runtime.extra_time
-        self.attempts.append(
-            Attempt(
-                self.runtime.of,
-                plan.planner,
-                one.target_bytes,
-                plan.peak_bytes,
-                None if forecast is None else forecast.expected_bytes,
-                measured,
-                plan.extra_time if added is None else added(plan.extra_cost),
-                outcome,
-                time.perf_counter() - one.began,
-            )
+        attempt = Attempt(
+            self.runtime.of,
+            plan.planner,
+            one.target_bytes,
+            plan.peak_bytes,
+            None if forecast is None else forecast.expected_bytes,
+            measured,
+            plan.extra_time if added is None else added(plan.extra_cost),
+            outcome,
+            time.perf_counter() - one.began,
         )
+        self.attempts.append(attempt)
+        self.runtime.ended(attempt)
 
     def measured(self, one: _Round, forecast: F) -> tuple[M | None, Outcome]:
         """The plan made, and what it takes; not made if it is known to be above the limit."""

@@ -97,8 +97,11 @@ class TriedTiles:
     def with_untried(
         self, tiling: TilingPlan, target_bytes: int | None, seconds: float, why: str
     ) -> "TriedTiles":
-        """The same and a tiling that is not tried, without regions perhaps, and why."""
-        peak = tiling.peak_bytes if tiling.regions else self.untried_bytes
+        """The same and a tiling that is not tried, without regions perhaps, and why. What
+        regions that were tried just before take is known: no prediction counts."""
+        last = () if self.tiling is None or not self.tried else self.tiling.regions
+        new = bool(tiling.regions) and tiling.regions != last
+        peak = tiling.peak_bytes if new else self.untried_bytes
         why = f"not planned: {why if tiling.regions else ''.join(tiling.reasons[:1])}"
         attempt = Attempt(
             words_of(tiling), "tiles", target_bytes, tiling.peak_bytes, None, None,

@@ -6,8 +6,9 @@ from functools import cached_property, partial
 from onnxremat.core.bounds import PeakBound, peak_bound
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.core.graph import TensorKind
 from onnxremat.core.memory import profile
-from onnxremat.core.problem import Planner, Problem, Progress, make_plan
+from onnxremat.core.problem import Limits, Plan, Planner, Problem, Progress, make_plan
 from onnxremat.core.schedule import Schedule
 from onnxremat.core.units import format_bytes, format_seconds
 from onnxremat.fitting.loop import ALIKE, Outcome, Runtime, plan_within, smallest_within
@@ -15,7 +16,7 @@ from onnxremat.fitting.outcomes import Planned, Tried, plans_of, words_of
 from onnxremat.options import Options
 from onnxremat.ort.recipe import ExecutionOrder
 from onnxremat.planners import PLANNERS
-from onnxremat.stages import PLANNING, ProgressReport
+from onnxremat.stages import NOTE, PLANNING, Detail, ProgressReport
 from onnxremat.subject import Subject
 from onnxremat.targets.target import Forecast, Made, Target, Wanted, own_schedule
 from onnxremat.tiling import TilingPlan
@@ -83,18 +84,42 @@ class Searches:
             taken=self.taken.setdefault(id(subject), (subject, {}))[1],
             of=words_of(tiling),
             slowdown=options.max_slowdown,
+            ended=lambda one: self.progress(NOTE, str(one)),
             extra_time=None if tiling is None else tiling.extra_time_with,
         )
         planner = PLANNERS[options.planner].function
-        planner = _telling(planner, graph.total_cost(), self.progress)
-        count = options.iterations
-        most = f"{options.time_limit:g} s in all" if count is None else f"{count} iterations a plan"
-        self.progress(PLANNING, f"at most {most}")
+        planner = self._telling(planner, graph.total_cost())
         if search.smallest:
             found = smallest_within(problem, planner, search.deadline, runtime)
         else:
             found = plan_within(problem, planner, search.deadline, runtime, rewriters=self._allowed)
         return Planned(subject, found.plan, found.made, tiling, found.attempts)
+
+    def tell(self, stage: str, text: str = "") -> None:
+        """Say what is done in the seconds of planning, and how many of them have passed."""
+        options = self.options
+        if options.iterations is not None:
+            self.progress(stage, text or f"at most {options.iterations} iterations a plan")
+            return
+        passed = min(self.deadline.passed_seconds, options.time_limit)
+        self.progress(stage, Detail.limited(text, passed, options.time_limit))
+
+    def _telling(self, planner: Planner, one_pass: int) -> Planner:
+        """The planner, telling that it begins, and of each better plan that it finds."""
+
+        def report(better: Progress) -> None:
+            extra = 100 * (better.time_cost / one_pass - 1) if one_pass else 0.0
+            self.tell(
+                PLANNING,
+                f"{format_bytes(better.peak_bytes)}, {extra:+.1f}% time, "
+                f"after {format_seconds(better.seconds)}",
+            )
+
+        def telling(problem: Problem, limits: Limits) -> Plan:
+            self.tell(PLANNING)
+            return planner(problem, replace(limits, on_progress=report))
+
+        return telling
 
     def _in_a_hurry(self, search: Search) -> bool:
         """Whether tiles take the time that is allowed, so that recomputation has none."""
@@ -158,6 +183,21 @@ class Searches:
             return None
         return bound
 
+    def outputs_above_limit(self, subject: Subject) -> InfeasibleError | None:
+        """What a limit below the outputs is answered with where nothing else is proved: whatever
+        runs, they are made and handed over together."""
+        graph, budget, target = subject.imported.graph, self.budget, self.target
+        tensors = [graph.tensors[t] for t in set(graph.outputs)]
+        outputs = sum(one.nbytes for one in tensors if one.kind is TensorKind.ACTIVATION)
+        otherwise = target.bound_rules is not None or target.refutes(outputs)
+        if budget is None or budget >= outputs or otherwise:
+            return None
+        figure = self.options.figure.split(" with ", maxsplit=1)[0]
+        return InfeasibleError(
+            f"a {figure} of {format_bytes(budget)} is impossible: the outputs of the model alone "
+            f"are {format_bytes(outputs)}"
+        )
+
     def is_least(self, whole: Subject, smallest: Tried) -> bool:
         """Whether the smallest peak of whole ops is proved."""
         bound = self.bound(whole)
@@ -185,17 +225,3 @@ class Searches:
     def peak(self, whole: Subject, order: Schedule) -> int:
         """Bytes of an order's peak, by the model of memory."""
         return profile(whole.imported.graph, order, self.target.rules).peak_bytes
-
-
-def _telling(planner: Planner, one_pass: int, progress: ProgressReport) -> Planner:
-    """The planner, telling of each better plan that it finds."""
-
-    def report(better: Progress) -> None:
-        extra = 100 * (better.time_cost / one_pass - 1) if one_pass else 0.0
-        progress(
-            PLANNING,
-            f"{format_bytes(better.peak_bytes)}, {extra:+.1f}% time, "
-            f"after {format_seconds(better.seconds)}",
-        )
-
-    return lambda problem, limits: planner(problem, replace(limits, on_progress=report))

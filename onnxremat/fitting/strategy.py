@@ -99,6 +99,9 @@ class Attempts:
         budget = searches.budget
         if budget is None:
             return self._smallest_of_all()
+        impossible = searches.outputs_above_limit(whole)
+        if impossible is not None:
+            raise impossible
         shares = self._shares()
         part = searches.deadline.share(shares.whole)
         beyond = searches.bound_above_limit(whole)

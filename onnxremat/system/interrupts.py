@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 PLACING = "putting the files in place"
 """The stage of a command that is not interrupted any more."""
 
+ERROR_SCHEMA = "onnxremat/error/1"
+"""The format of errors as JSON (`onnxremat.cli.schemas` has it, too, and is not to be loaded)."""
 _ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 _RESTORED_TERMINAL = b"\r\x1b[2K\x1b[?25h"
 """What progress may have left: a line, and a hidden cursor."""
@@ -77,7 +79,8 @@ class Interrupts:
             line = _RESTORED_TERMINAL + line
         _write(2, line)
         if "--json" in sys.argv and not self.told:
-            _write(1, f'{{"error": "{message}", "exit_code": {code}}}\n'.encode())
+            said = f'"error": "{message}", "exit_code": {code}, "attempts": []'
+            _write(1, f'{{"schema": "{ERROR_SCHEMA}", {said}}}\n'.encode())
 
 
 def open_standard_streams() -> None:

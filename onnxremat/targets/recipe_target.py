@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from onnxremat.core.problem import Plan
+from onnxremat.core.units import format_bytes
 from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.watching import Listener
 from onnxremat.ort.emulation.predict import BOOKKEEPING_NODE_BYTES, predict
@@ -11,7 +12,7 @@ from onnxremat.ort.emulation.rules import RECIPE_RULES
 from onnxremat.ort.measuring.measure import PeakMeasurement, in_memory, measure_activation
 from onnxremat.ort.measuring.measure_time import PEAK_SHARE
 from onnxremat.ort.measuring.provable import provable_types
-from onnxremat.stages import ProgressReport, silent, stage
+from onnxremat.stages import NOTE, ProgressReport, silent, stage
 from onnxremat.subject import Feed, Subject
 from onnxremat.targets.target import (
     ANYTHING,
@@ -48,6 +49,7 @@ class RecipeTarget(Target):
         if subject.released.changed:
             listener = stage(progress, "measuring the original with no unread value held")
             released = _measured(feed, subject.released_source(), listener)
+        progress(NOTE, f"original: {format_bytes(original.peak_bytes)} activation peak")
         return cls(progress, feed.recipe, original, released)
 
     def forecast(self, subject: Subject, plan: Plan) -> Forecast:

@@ -23,7 +23,7 @@ from onnxremat.ort.measuring.session_memory import SessionMemory
 from onnxremat.ort.outside import NOT_PORTABLE, Weights
 from onnxremat.ort.recipe import STOCK, ExecutionOrder, OptimizationLevel
 from onnxremat.ort.session_kernels import averaged_in_blocks, fused_later, kernels_of
-from onnxremat.stages import ProgressReport, silent
+from onnxremat.stages import ProgressReport, silent, stage
 from onnxremat.subject import Subject
 from onnxremat.target_table import TARGETS
 from onnxremat.targets.stock_original import StockOriginal
@@ -274,11 +274,11 @@ class StockTarget(Target):
         self, subject: Subject, made: Made, final: onnx.ModelProto
     ) -> tuple[SessionFigures, ...]:
         assert isinstance(made.details, StockResult)
-        self.progress("measuring what session options alone would give")
+        listener = stage(self.progress, "measuring other session options")
         original = self._original
         memory = (made.details.original, made.details.memory)
         source = _source(subject, made, final)
-        return all_figures(original.source, source, original.inputs, self.recipe, memory)
+        return all_figures(original.source, source, original.inputs, self.recipe, memory, listener)
 
     def _rounding(self, subject: Subject, made: Made, final: onnx.ModelProto) -> Rounding:
         feed, source = subject.feed, _source(subject, made, final)

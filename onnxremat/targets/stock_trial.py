@@ -22,6 +22,7 @@ from onnxremat.ort.measuring.measure import TimeComparison, measure_times
 from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS, TIMES_SHARE
 from onnxremat.ort.measuring.session_memory import HeapNeed, SessionMemory
 from onnxremat.ort.outside import ModelPair, Weights
+from onnxremat.stages import NOTE, Detail, ProgressReport, silent
 from onnxremat.targets.stock_original import StockOriginal
 from onnxremat.targets.stock_variants import IN_TILES, PlannedModel, Variant, Written
 from onnxremat_rewriters.stock.checked_sizes import Sizes
@@ -137,13 +138,15 @@ class StockTrial:
     _: KW_ONLY
     variants: Sequence[Variant] = tuple(Variant)
     measure_limit: float = MEASURE_SECONDS
-    progress: Callable[[str], None] = lambda stage: None
+    progress: ProgressReport = silent
 
     @cached_property
     def before(self) -> SessionMemory:
         """What the original takes with default options."""
         self.progress("measuring the original with default options")
-        return self.original.memory
+        memory = self.original.memory
+        self.progress(NOTE, f"original: {_in_words(memory)}")
+        return memory
 
     def rewrite(
         self,
@@ -196,16 +199,22 @@ class StockTrial:
     ) -> StockResult:
         """The best of the variants with their weights in one place."""
         before, built = self.before, []
-        for variant in filter(planned.offers, variants):
-            self.progress(f"measuring the variant '{variant}'")
-            built.append(self._built(planned, variant))
+        offered = list(filter(planned.offers, variants))
+        for number, variant in enumerate(offered, start=1):
+            self.progress(f"measuring the variant '{variant}'", Detail.step(number, len(offered)))
+            one = self._built(planned, variant)
+            self.progress(NOTE, f"variant '{variant}': {_in_words(one.memory) or one.reason}")
+            built.append(one)
         built.sort(key=lambda one: (not _kept(one, asked), _total(one)))
         candidates: list[Candidate] = []
         chosen = None
-        for candidate in built:
+        for number, candidate in enumerate(built, start=1):
             if chosen is None and candidate.memory is not None:
-                self.progress(f"checking the variant '{candidate.variant}'")
+                checked = f"checking the variant '{candidate.variant}'"
+                self.progress(checked, Detail.step(number, len(built)))
                 candidate = self._judged(planned, candidate, asked, reference)
+                became = candidate.reason or "all that is asked holds"
+                self.progress(NOTE, f"variant '{candidate.variant}': {became}")
                 if not candidate.reason:
                     chosen = candidate
             candidates.append(candidate)
@@ -349,3 +358,11 @@ def _kept(candidate: Candidate, asked: Asked) -> bool:
 
 def _total(candidate: Candidate) -> float:
     return float("inf") if candidate.memory is None else candidate.memory.least_bytes
+
+
+def _in_words(memory: SessionMemory | None) -> str:
+    """What a session takes, "" if it was not measured."""
+    if memory is None:
+        return ""
+    runs, loaded = max(memory.above_loaded_bytes), memory.loaded_bytes
+    return f"{format_bytes(runs)} in runs, {format_bytes(loaded)} loaded"

@@ -125,7 +125,7 @@ def test_planners_are_listed_with_their_source(tmp_path: Path) -> None:
     assert "auto" in out
     assert "local_search" in out
     code, out, _ = onnxremat("planners", "--json", cwd=tmp_path)
-    assert {"name", "summary", "source"} <= json.loads(out)[0].keys()
+    assert {"name", "summary", "source"} <= json.loads(out)["planners"][0].keys()
 
 
 BAD_CALLS = {

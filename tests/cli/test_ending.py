@@ -17,6 +17,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxremat.cli.schemas import schema_name
 from onnxremat.system.interrupts import Interrupts
 
 pytestmark = pytest.mark.slow
@@ -157,8 +158,10 @@ def test_a_signal_ends_a_command_with_one_line_and_leaves_nothing(
         assert process.returncode == 128 + number
         assert without_progress(err) == f"onnxremat: {said}, nothing was written\n"
         assert json.loads(out) == {
+            "schema": schema_name("error"),
             "error": f"{said}, nothing was written",
             "exit_code": 128 + number,
+            "attempts": [],
         }
         assert gone(child)
         assert temporary_files(tmp_path) == []

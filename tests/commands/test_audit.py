@@ -1,20 +1,17 @@
 """What audit says of a peak: the model of memory, and what counting says where it is wrong."""
 
-import io
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from rich.console import Console
 
 from onnxremat import subject as prepare_module
-from onnxremat.cli.progress_line import ProgressLine
-from onnxremat.cli.report import as_json, audit_text, rewrite_text
+from onnxremat.cli.audit_report import audit_text
+from onnxremat.cli.report import as_json, rewrite_text
 from onnxremat.commands.attribution import attribute, explained
 from onnxremat.commands.audit import Audit, audit
 from onnxremat.commands.rewrite import rewrite
@@ -26,7 +23,6 @@ from onnxremat.ort.emulation.rules import RECIPE_RULES
 from onnxremat.ort.measuring.measure import PeakMeasurement, measure_activation
 from onnxremat.ort.measuring.profile import profile_run
 from onnxremat.planners import PLANNERS
-from onnxremat.stages import stage
 from onnxremat.subject import prepare
 from onnxremat.tiling import ordered_subject
 from tests.detector import detector
@@ -210,43 +206,3 @@ def test_a_model_may_be_off_by_two_percent_or_by_64_kb(
     measured: int, modelled: int, same: bool
 ) -> None:
     assert explained(measured, modelled) is same
-
-
-def test_where_there_is_no_terminal_progress_is_a_line_now_and_then() -> None:
-    told = io.StringIO()
-    console = Console(file=told, soft_wrap=True)
-    tell = partial(console.print, markup=False)
-    progress = ProgressLine(console, tell, quiet=False, announced="compiling", every=0.05)
-    progress("compiling")
-    listener = stage(progress, "measuring [memory]")
-    listener("run 2 of 3")
-    waiting = 0
-    while "run 2 of 3" not in told.getvalue() and waiting < 600:
-        progress._over.wait(0.05)
-        waiting += 1
-    progress.stop()
-    lines = told.getvalue().splitlines()
-    assert lines[0] == "onnxremat: compiling"
-    assert "onnxremat: measuring [memory]: run 2 of 3 (0 s)" in lines
-    count = len(lines)
-    progress._over.wait(0.2)
-    assert len(told.getvalue().splitlines()) == count, "nothing after the end"
-
-
-def test_quiet_progress_says_nothing() -> None:
-    told = io.StringIO()
-    console = Console(file=told)
-    progress = ProgressLine(console, console.print, quiet=True, announced="compiling", every=0.01)
-    progress("compiling")
-    progress("measuring", "run 1 of 2")
-    progress.stop()
-    assert told.getvalue() == ""
-
-
-def test_progress_on_a_terminal_is_one_line_that_changes() -> None:
-    told = io.StringIO()
-    console = Console(file=told, force_terminal=True, width=100)
-    progress = ProgressLine(console, console.print, quiet=False)
-    progress("measuring", "run 1 of [2]")
-    progress.stop()
-    assert "measuring: run 1 of [2] (0 s)" in told.getvalue()

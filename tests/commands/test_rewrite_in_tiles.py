@@ -12,7 +12,8 @@ import pytest
 
 import onnxremat
 from models import BUILDERS
-from onnxremat.cli.report import as_json, audit_text, rewrite_text, verification_text
+from onnxremat.cli.audit_report import audit_text
+from onnxremat.cli.report import as_json, rewrite_text, verification_text
 from onnxremat.commands.audit import audit
 from onnxremat.commands.rewrite import rewrite
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError

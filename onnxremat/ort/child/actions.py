@@ -258,7 +258,8 @@ def times(request: JobRequest) -> dict[str, Any]:
         passed = time.perf_counter() - began
         if limit is not None and rounds and passed * (number + 1) / number > limit:
             break
-        request.tell(f"round {number + 1}")
+        pairs = request.options["pairs"]
+        request.tell(f"round {number + 1}" + (f" of {pairs}" if number < pairs else ""))
         order = runners if number % 2 == 0 else runners[::-1]
         seconds = [0.0] * len(runners)
         for runner in order:

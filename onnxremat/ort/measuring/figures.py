@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onnxremat.ort.child.process import ModelSource
+from onnxremat.ort.child.watching import Listener
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.measuring.measure import measure_activation
-from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
+from onnxremat.ort.measuring.session_memory import SESSION_RUNS, SessionMemory, measure_session
 from onnxremat.ort.recipe import Recipe
 
 ORIGINAL, FILE = "original", "file"
@@ -21,6 +22,8 @@ SESSION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "without an arena": {"cpu_arena": False},
 }
 """What may be set in every binding: fields of a Recipe, by words that tell of it."""
+MEASUREMENTS = 1 + len(SESSION_OPTIONS)
+"""Of one model: its activations, and its memory with each option."""
 _IN_PYTHON = {"mem_pattern": "enable_mem_pattern", "cpu_arena": "enable_cpu_mem_arena"}
 
 
@@ -50,31 +53,59 @@ def all_figures(
     inputs: Mapping[str, Array],
     recipe: Recipe,
     memory: Sequence[SessionMemory],
+    listener: Listener = lambda said: None,
 ) -> tuple[SessionFigures, ...]:
     """Of the original, of the original with the session option that takes least in all, and of the
     file; `memory` is that of the original and of the file, as measured before, `returning` too.
+    `listener` hears which measurement it is.
 
     Raises ModelError if the runtime refuses a model. O(a few runs of each).
     """
-    plain = replace(recipe, cpu_arena=False)
-    peaks = [
-        measure_activation(source, inputs, plain, ACTIVATION_RUNS).peak_bytes
-        for source in (original, file)
-    ]
-    options = min(
-        (
+    before, after = memory
+    count = MEASUREMENTS + 1
+    now, *options = today(original, inputs, recipe, before, listener, count=count)
+    listener(f"{count} of {count}")
+    peak = _activations(file, inputs, recipe)
+    return (now, min(options, key=lambda one: one.process_bytes), _figures(FILE, peak, after))
+
+
+def today(
+    original: ModelSource,
+    inputs: Mapping[str, Array],
+    recipe: Recipe,
+    memory: SessionMemory,
+    listener: Listener = lambda said: None,
+    *,
+    count: int = MEASUREMENTS,
+    runs: int = SESSION_RUNS,
+) -> tuple[SessionFigures, ...]:
+    """What people have without any other file: the original, whose `memory` was measured before,
+    `returning` too, and the original with each of SESSION_OPTIONS.
+
+    `listener` hears which of `count` measurements it is; there are `runs` of each session. Raises
+    ModelError if the runtime refuses the model. O(a few runs).
+    """
+    listener(f"1 of {count}")
+    peak = _activations(original, inputs, recipe)
+    found = [_figures(ORIGINAL, peak, memory)]
+    for number, (words, changed) in enumerate(SESSION_OPTIONS.items(), start=2):
+        listener(f"{number} of {count}")
+        found.append(
             _figures(
                 f"{ORIGINAL} {words}",
-                peaks[0],
-                measure_session(original, inputs, replace(recipe, **changed), returning=True),
+                peak,
+                measure_session(
+                    original, inputs, replace(recipe, **changed), runs=runs, returning=True
+                ),
                 ", ".join(f"{_IN_PYTHON[name]} = {value}" for name, value in changed.items()),
             )
-            for words, changed in SESSION_OPTIONS.items()
-        ),
-        key=lambda one: one.process_bytes,
-    )
-    before, after = memory
-    return (_figures(ORIGINAL, peaks[0], before), options, _figures(FILE, peaks[1], after))
+        )
+    return tuple(found)
+
+
+def _activations(source: ModelSource, inputs: Mapping[str, Array], recipe: Recipe) -> int:
+    plain = replace(recipe, cpu_arena=False)
+    return measure_activation(source, inputs, plain, ACTIVATION_RUNS).peak_bytes
 
 
 def _figures(

@@ -22,6 +22,9 @@ HEAP_SECONDS = 60.0
 """How long it may take to put what was allocated into one heap: 3 s for a million allocations on a
 quiet machine."""
 
+SESSION_RUNS = 4
+"""Of each session that is measured: later runs may take more than the first."""
+
 
 @dataclass(frozen=True)
 class SessionMemory:
@@ -132,7 +135,7 @@ def measure_session(
     inputs: Mapping[str, Array],
     recipe: Recipe,
     *,
-    runs: int = 4,
+    runs: int = SESSION_RUNS,
     repeats: int = 1,
     returning: bool = False,
 ) -> SessionMemory:
