@@ -19,13 +19,12 @@ from onnxremat.core.schedule import given_order, with_eager_ops
 from onnxremat.core.units import MemoryLimit
 from onnxremat.importer import LoadedModel, given_inputs, load
 from onnxremat.options import ModelOptions
-from onnxremat.ort.child.process import ModelSource
 from onnxremat.ort.child.wire import Array
-from onnxremat.ort.measuring.figures import SESSION_OPTIONS
+from onnxremat.ort.measuring.figures import ORIGINAL
 from onnxremat.ort.measuring.measure import in_memory
 from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
 from onnxremat.ort.outside import Weights, with_weights_outside
-from onnxremat.ort.recipe import STOCK, Recipe
+from onnxremat.ort.recipe import STOCK
 from onnxremat.planners import PLANNERS
 from onnxremat.stages import ProgressReport, silent, stage
 from onnxremat.subject import Feed, Subject, prepare
@@ -35,7 +34,6 @@ from onnxremat_rewriters.stock import is_stock
 PROCESS, ACTIVATIONS = "process", "activations"
 """What a lever is about: loading and runs together, or what one run holds."""
 _PLANNING_SECONDS = 5.0
-_PYTHON_NAMES = {"mem_pattern": "enable_mem_pattern", "cpu_arena": "enable_cpu_mem_arena"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,7 @@ def inspect(
     if second is not None and other is not None:
         own = _own_timelines(other, feed, options, progress)
         compared = _portrait(second, other, feed.inputs, own, options, progress)
-    levers = _levers(subject, audited, first, progress)
+    levers = _levers(subject, audited, progress)
     return Inspection(audited, first, levers, compared)
 
 
@@ -169,39 +167,29 @@ def _portrait(
     return Portrait(file, len(loaded.model.graph.node), known, memory, failed)
 
 
-def _levers(
-    subject: Subject, audited: Audit, portrait: Portrait, progress: ProgressReport
-) -> tuple[Lever, ...]:
+def _levers(subject: Subject, audited: Audit, progress: ProgressReport) -> tuple[Lever, ...]:
     """First what is set or moved, then what changes the model."""
     return (
-        *_of_sessions(subject.feed, portrait.process, progress),
+        *_of_sessions(subject.feed, audited, progress),
         *_of_activations(subject, audited, progress),
     )
 
 
-def _of_sessions(feed: Feed, before: SessionMemory, progress: ProgressReport) -> tuple[Lever, ...]:
+def _of_sessions(feed: Feed, audited: Audit, progress: ProgressReport) -> tuple[Lever, ...]:
     """What the whole process takes otherwise, measured."""
-    usual = before.grown_bytes
-    recipe = STOCK.with_threads(feed.options.threads)
-    loaded = feed.as_it_came
-    source = in_memory(loaded.model, loaded.base_dir)
-
-    def measured(name: str, how: str, source: ModelSource, recipe: Recipe) -> Lever:
-        try:
-            memory = measure_session(source, feed.inputs, recipe, repeats=2)
-        except ModelError as error:
-            return Lever(name, how, PROCESS, usual, None, True, reason=str(error))
-        return Lever(name, how, PROCESS, usual, memory.grown_bytes, True)
-
-    levers = []
-    for words, changed in SESSION_OPTIONS.items():
-        progress("measuring session options", words)
-        how = ", ".join(f"{_PYTHON_NAMES[key]} = {value}" for key, value in changed.items())
-        levers.append(measured(words, how, source, replace(recipe, **changed)))
-    if before.returning is not None:
-        how = "MALLOC_MMAP_THRESHOLD_=65536 in the environment"
-        given_back = before.returning.grown_bytes
-        levers.append(Lever("malloc gives back", how, PROCESS, usual, given_back, True))
+    if not audited.sessions:
+        why = audited.sessions_reason
+        return (Lever("session options", "", PROCESS, 0, None, True, reason=why),)
+    now, *others = audited.sessions
+    usual = now.process_bytes
+    recipe, loaded = STOCK.with_threads(feed.options.threads), feed.as_it_came
+    levers = [
+        Lever(one.opened.removeprefix(ORIGINAL).strip(), one.option, PROCESS, usual,
+              one.process_bytes, True)
+        for one in others
+    ]  # fmt: skip
+    how = "MALLOC_MMAP_THRESHOLD_=65536 in the environment"
+    levers.append(Lever("malloc gives back", how, PROCESS, usual, now.returning_bytes, True))
     progress("measuring with the weights outside")
     name, how = "weights in a file beside", "onnxremat rewrite --mem min --mem-of process"
     try:
@@ -211,7 +199,11 @@ def _of_sessions(feed: Feed, before: SessionMemory, progress: ProgressReport) ->
     if pair is None:
         none = "the model has no weights of 1 KB or more"
         return (*levers, Lever(name, how, PROCESS, usual, None, True, reason=none))
-    return (*levers, measured(name, how, pair.source(), recipe))
+    try:
+        memory = measure_session(pair.source(), feed.inputs, recipe, repeats=2)
+    except ModelError as error:
+        return (*levers, Lever(name, how, PROCESS, usual, None, True, reason=str(error)))
+    return (*levers, Lever(name, how, PROCESS, usual, memory.grown_bytes, True))
 
 
 def _of_activations(

@@ -20,10 +20,13 @@ from onnxremat.cli import frontier_report
 from onnxremat.cli.audit_report import audit_text
 from onnxremat.cli.report import json_document
 from onnxremat.cli.schemas import VERSIONS, schema_name, schema_text
+from onnxremat.cli.sweep_display import sweep_text
 from onnxremat.commands.process_frontier import MeasuredPoint, ProcessFrontier
 from onnxremat.commands.rewrite import rewrite
+from onnxremat.commands.sweep import sweep
 from onnxremat.core.attempt import Attempt
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.core.units import parse_limit
 from onnxremat.options import Options
 from tests.commands.test_rewrite import diamond
 
@@ -89,8 +92,6 @@ def printed(model: Path) -> dict[str, Printed]:
     run("audit", "audit", model, "--mem", "50%", "--measure-limit", 1)
     run("audits", "audit", model, model, "--measure-limit", 1)
     run("budget", "audit", model, "--fail-above", "1GB", "--measure-limit", 1)
-    table = model.with_name("t.csv")
-    run("sweep", "sweep", model, "--mem", "95%", "--session", "recipe", "-o", table, *QUICK)
     names = "reorder,greedy,chain,lower_sets,auto,tiles"
     some = ("--planners", names, "--budgets", 2, "--time-limit", 0.1, "--measure-limit", 1)
     run("frontier", "frontier", model, *some)
@@ -107,7 +108,13 @@ def printed(model: Path) -> dict[str, Printed]:
         model, True, None, points, points[:1], {"at most +20%": "missed " * 9}
     )
     text = frontier_report.process_frontier_text
-    return found | {"process frontier": Printed("frontier", measured, text)}
+    options = Options(session="recipe", time_limit=0.3, measure_limit=1, threads=1)
+    limits = [parse_limit("95%"), parse_limit("1kB")]
+    swept = sweep([model], limits, [options], output=model.with_name("t.csv"))
+    return found | {
+        "process frontier": Printed("frontier", measured, text),
+        "sweep": Printed("sweep", swept, sweep_text),
+    }
 
 
 CASES = (
