@@ -21,7 +21,7 @@ from onnxremat.options import Options
 from tests.cli.test_ending import environment, gone, list_children, temporary_files
 from tests.commands.sweeps import TOY
 
-OWN = {"models", "mem", "output", "keep", "jobs", "scheduler", "as_json"}
+OWN = {"models", "mem", "output", "keep", "jobs", "scheduler", "quiet", "verbose", "as_json"}
 FIELDS = {"dim": "dims", "allow_op": "allow_ops"}
 TOYS = f"""
 import onnxremat.commands.sweep as module
