@@ -213,7 +213,7 @@ def _sessions(subject: Subject, progress: ProgressReport) -> tuple[SessionFigure
     progress("measuring the original with default options")
     memory = measure_session(source, feed.inputs, recipe, runs=_RUNS, returning=True)
     listener = stage(progress, "measuring other session options")
-    return today(source, feed.inputs, recipe, memory, listener, runs=_RUNS)
+    return today(source, feed.inputs, recipe, memory, listener)
 
 
 def estimated_nodes(subject: Subject) -> tuple[str, ...]:

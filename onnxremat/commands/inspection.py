@@ -34,6 +34,8 @@ from onnxremat_rewriters.stock import is_stock
 PROCESS, ACTIVATIONS = "process", "activations"
 """What a lever is about: loading and runs together, or what one run holds."""
 _PLANNING_SECONDS = 5.0
+_RECIPE = "onnxremat rewrite MODEL --mem min --session recipe"
+"""What makes the files that runs are predicted of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,7 @@ def _of_sessions(feed: Feed, audited: Audit, progress: ProgressReport) -> tuple[
     how = "MALLOC_MMAP_THRESHOLD_=65536 in the environment"
     levers.append(Lever("malloc gives back", how, PROCESS, usual, now.returning_bytes, True))
     progress("measuring with the weights outside")
-    name, how = "weights in a file beside", "onnxremat rewrite --mem min --mem-of process"
+    name, how = "weights in a file beside", "as every file of onnxremat rewrite has them"
     try:
         pair = with_weights_outside(loaded.model, loaded.base_dir, recipe, Weights.EXTERNAL)
     except ModelError as error:
@@ -222,7 +224,7 @@ def _of_activations(
         )  # fmt: skip
     levers.append(
         Lever(
-            "another order of the nodes", "onnxremat rewrite --mem min --no-recompute --no-tiling",
+            "another order of the nodes", f"{_RECIPE} --no-recompute --no-tiling",
             ACTIVATIONS, before, min(audited.reordered_peak_bytes, before), False, 0.0,
         )
     )  # fmt: skip
@@ -232,7 +234,7 @@ def _of_activations(
     plan = PLANNERS["auto"].function(Problem(graph, rules, starts=(own,)), limits)
     levers.append(
         Lever(
-            "nodes computed again", "onnxremat rewrite --mem min --no-tiling", ACTIVATIONS,
+            "nodes computed again", f"{_RECIPE} --no-tiling", ACTIVATIONS,
             before, min(plan.peak_bytes, before), False, plan.extra_time,
         )
     )  # fmt: skip
@@ -240,7 +242,7 @@ def _of_activations(
     reached = tiling.peak_bytes if tiling.regions else None
     levers.append(
         Lever(
-            "parts of the model in tiles", "onnxremat rewrite --mem min", ACTIVATIONS, before,
+            "parts of the model in tiles", _RECIPE, ACTIVATIONS, before,
             reached, False, tiling.extra_time if tiling.regions else None,
             reason=tiling.reasons[0] if reached is None and tiling.reasons else "",
         )

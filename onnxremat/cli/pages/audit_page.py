@@ -69,15 +69,34 @@ def _summary(inspection: Inspection) -> Iterator[str]:
     for nbytes, said in cards:
         yield f"<li><b>{format_bytes(nbytes)}</b><span>{said}</span></li>"
     yield "</ul>"
+    yield from _compared(inspection)
     best = [_best(inspection.levers, figure) for figure in (PROCESS, "activations")]
     for lever in filter(None, best):
-        of = "process" if lever.figure == PROCESS else "peak of a run"
+        of = "The process with no other model" if lever.figure == PROCESS else "The peak of a run"
         yield (
-            f"<p><b>Least for the {of}:</b> {shown(lever.name)}, "
+            f"<p><b>{of}:</b> at least with {shown(lever.name)}, "
             f"{format_bytes(lever.after_bytes or 0)} instead of "
             f"{format_bytes(lever.before_bytes)} {_tag(lever)} "
             f"<code>{shown(lever.how)}</code></p>"
         )
+
+
+def _compared(inspection: Inspection) -> Iterator[str]:
+    """Before and after, or what would make an after."""
+    after = inspection.second
+    if after is None:
+        yield (
+            "<p><b>The process with a rewritten model:</b> <code>onnxremat rewrite MODEL --mem min "
+            "--mem-of process</code> makes files, measures them, and keeps the one that takes "
+            "least.</p>"
+        )
+        return
+    before = inspection.first.process.grown_bytes
+    yield (
+        f"<p><b>{shown(after.file.name)}</b> adds {format_bytes(after.process.grown_bytes)} to the "
+        f"process, {shown(inspection.first.file.name)} {format_bytes(before)}, each with "
+        'default options <span class="tag measured">measured</span></p>'
+    )
 
 
 def _best(levers: tuple[Lever, ...], figure: str) -> Lever | None:
@@ -207,7 +226,8 @@ def _process(inspection: Inspection) -> Iterator[str]:
     yield '<h2 id="process">The whole process, loading included</h2>'
     yield (
         '<p class="soft">Resident memory with default options, measured, without pages of mapped '
-        "files. What was there before is Python and the runtime; other languages have less.</p>"
+        "files. Grey is what was there before, Python and the runtime (other languages have "
+        "less), in colour what the model adds.</p>"
     )
     portraits = _portraits(inspection)
     rows = [(one, list(_moments(one.process))) for one in portraits]
@@ -235,12 +255,12 @@ def _moments(process: SessionMemory) -> Iterator[tuple[str, int, int, str]]:
     """What is shown of a process: a label, what was there before, what the model adds, a colour."""
     before, loaded = process.before_bytes, process.loaded_bytes
     yield "before it is opened", before, 0, "c0"
-    yield "while it is opened", before, process.opening_bytes, "c1"
+    yield "while it is opened", before, process.opening_bytes, "c0"
     yield "opened", before, loaded, "c0"
-    yield "first run", before, loaded + process.first_bytes, "c2"
-    yield "later runs", before, loaded + process.steady_bytes, "c2"
+    yield "first run", before, loaded + process.first_bytes, "c0"
+    yield "later runs", before, loaded + process.steady_bytes, "c0"
     if process.returning is not None:
-        yield "most, if malloc gives back", before, process.returning.grown_bytes, "c3"
+        yield "most, if malloc gives back", before, process.returning.grown_bytes, "c0"
 
 
 def _tag(lever: Lever) -> str:
@@ -263,7 +283,10 @@ def _levers(inspection: Inspection) -> Iterator[str]:
             after = format_bytes(lever.after_bytes)
             change = f"{100 * (lever.after_bytes / max(1, lever.before_bytes) - 1):+.1f}%"
         time = "" if lever.extra_time is None else f"{100 * lever.extra_time:+.1f}%"
-        how = f"<code>{shown(lever.how)}</code>"
+        less = lever.after_bytes is not None and lever.after_bytes < lever.before_bytes
+        how = f"<code>{shown(lever.how)}</code>" if less else ""
+        if lever.after_bytes is not None and not less:
+            how = '<span class="soft">no less</span>'
         if lever.reason:
             how += f'<br><span class="soft">{shown(lever.reason)}</span>'
         rows.append([

@@ -152,7 +152,7 @@
     const narrow = width() < 520;
     return [
       { ...line, ...bottom, size: 34, space: narrow ? 60 : 80 },
-      { ...line, size: narrow ? 62 : 74, values: (u, ticks) => ticks.map(size) },
+      { ...line, size: 74, values: (u, ticks) => ticks.map(size) },
     ];
   }
 
@@ -276,7 +276,7 @@
       "stack",
       series,
       values,
-      { values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? t + 1 : "")) },
+      { values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) && t < n ? t + 1 : "")) },
       () => [state.low, state.high],
       {
         draw: [
@@ -285,16 +285,16 @@
               level(
                 u,
                 fixed + session.bound,
-                "no schedule of whole nodes goes below " + size(session.bound),
+                "no schedule of whole nodes goes below " + size(fixed + session.bound),
                 "strong",
               );
             if (data.limit && session.session === "as written")
-              level(u, fixed + data.limit, "limit " + size(data.limit), "warn");
+              level(u, fixed + data.limit, "limit " + size(fixed + data.limit), "warn");
             mark(
               u,
               session.peakStep + 0.5,
               fixed + session.peak,
-              "peak " + size(session.peak),
+              "peak " + size(fixed + session.peak),
               "warn",
             );
           },
