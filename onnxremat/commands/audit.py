@@ -168,7 +168,7 @@ def audit_subject(
     floor = replace(floor, refuted=target.refutes(floor.nbytes))
     sessions, sessions_reason = tuple[SessionFigures, ...](), ""
     try:
-        sessions = _sessions(subject, progress)
+        sessions = default_sessions(subject, progress)
     except ModelError as error:
         sessions_reason = str(error)
     return Audit(
@@ -205,7 +205,7 @@ def subject_timeline(subject: Subject, schedule: Schedule, rules: MemoryRules) -
     return graph_timeline(imported.graph, schedule, rules, "as written", measured or None)
 
 
-def _sessions(subject: Subject, progress: ProgressReport) -> tuple[SessionFigures, ...]:
+def default_sessions(subject: Subject, progress: ProgressReport) -> tuple[SessionFigures, ...]:
     """What the model takes with default session options, and with others. Raises ModelError."""
     feed = subject.feed
     recipe = STOCK.with_threads(feed.options.threads)

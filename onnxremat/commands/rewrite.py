@@ -10,7 +10,14 @@ from pathlib import Path
 
 import onnx
 
-from onnxremat.commands.audit import Floor, Peak, estimated_nodes, find_floor, find_peak
+from onnxremat.commands.audit import (
+    Floor,
+    Peak,
+    default_sessions,
+    estimated_nodes,
+    find_floor,
+    find_peak,
+)
 from onnxremat.commands.files import check_outputs, external_copies, write_files
 from onnxremat.core.attempt import TAKEN, Attempt
 from onnxremat.core.deadline import Deadline
@@ -22,7 +29,7 @@ from onnxremat.core.errors import (
     VerificationError,
 )
 from onnxremat.core.problem import Limits, Plan
-from onnxremat.core.units import MemoryLimit, parse_limit
+from onnxremat.core.units import MemoryLimit, format_bytes, parse_limit
 from onnxremat.fitting.outcomes import Planned
 from onnxremat.fitting.strategy import Attempts
 from onnxremat.importer import GivenModel, LoadedModel, declare_sizes, load_given
@@ -36,7 +43,7 @@ from onnxremat.ort.record import OptimizedFor, PlanRecord, attach_record
 from onnxremat.planners import PLANNERS
 from onnxremat.stages import ProgressReport, silent
 from onnxremat.subject import UNSETTLED, Subject, prepare, prepare_planner, unsettled
-from onnxremat.system.interrupts import PLACING
+from onnxremat.system.interrupts import INTERRUPTS, PLACING
 from onnxremat.target_table import TargetInfo
 from onnxremat.targets.static_plan import StaticPlan, emit_plan
 from onnxremat.targets.target import as_executed, own_schedule
@@ -214,9 +221,8 @@ def rewrite(
     except TilesDifferError as differ:
         result = _without_tiles(partial(planning, replace(options, tiling=False)), differ, progress)
     except NoPlanFoundError as error:
-        if options.weights is Weights.EXTERNAL:
-            raise NoPlanFoundError(f"{error}; {NOT_PORTABLE}", error.attempts) from None
-        raise
+        said = _kept_otherwise(subject, limit, options, progress)
+        raise NoPlanFoundError("; ".join((str(error), *said)), error.attempts) from None
     progress("writing")
     contents, copies = dict[Path, bytes | Path](), dict[Path, Path]()
     if plan_target is not None and result.static is not None:
@@ -230,6 +236,27 @@ def rewrite(
         contents[target] = result.model.SerializeToString()
     write_files(contents, copies, lambda: progress(PLACING))
     return replace(result, output=target, plan_output=plan_target, weights_inside=inside)
+
+
+def _kept_otherwise(
+    subject: Subject, limit: MemoryLimit, options: Options, progress: ProgressReport
+) -> list[str]:
+    """What else may keep a limit that no file for default sessions keeps."""
+    if options.target.name != "stock" or INTERRUPTS.requested:
+        return []
+    said = [NOT_PORTABLE] if options.weights is Weights.EXTERNAL else []
+    try:
+        sessions = default_sessions(subject, progress)
+    except ModelError:  # then the limit was not missed for want of an option
+        return said
+    taken = [one.process_bytes if options.mem_of == "process" else one.runs_bytes
+             for one in sessions]  # fmt: skip
+    most = limit.resolve(taken[0])
+    for one, nbytes in zip(sessions[1:], taken[1:], strict=True):
+        if most is not None and nbytes <= most:
+            opened = f"the {one.opened} ({one.option}) takes {format_bytes(nbytes)}"
+            said.append(f"{opened}: that keeps the limit, with no other file")
+    return said
 
 
 def _output(output: str | os.PathLike[str]) -> Path:
