@@ -299,7 +299,7 @@ def audit_command(
     """
     from onnxremat.cli.audit_report import audits_text
     from onnxremat.cli.memory_chart import fits
-    from onnxremat.commands.audit import audit
+    from onnxremat.commands.audit import audit_all
     from onnxremat.options import ModelOptions
 
     if html is None and (second is not None or anonymous):
@@ -322,7 +322,7 @@ def audit_command(
             raise UsageError(f"{name} goes with --fail-above only")
     with _progress(shown) as progress:
         if html is None:
-            results = [audit(one, options, limit=limit, progress=progress) for one in models]
+            results = audit_all(models, options, limit=limit, progress=progress)
         else:
             from onnxremat.cli.pages.audit_page import audit_html
             from onnxremat.commands.anonymity import without_names

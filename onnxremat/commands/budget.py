@@ -17,7 +17,7 @@ from onnxremat.commands.files import check_outputs, check_writable
 from onnxremat.core.errors import LimitExceededError, ModelError, OnnxrematError, UsageError
 from onnxremat.core.schedule import given_order, with_eager_ops
 from onnxremat.core.units import format_bytes, parse_bytes
-from onnxremat.importer import LoadedModel, load
+from onnxremat.importer import LoadedModel, load, own_dims
 from onnxremat.options import ModelOptions
 from onnxremat.ort.emulation.rules import RECIPE_RULES
 from onnxremat.ort.measuring.measure import measure_activation
@@ -109,8 +109,9 @@ def check_budget(
     """Measure models one after the other and compare each with the budget.
 
     A file that onnxremat wrote is run at the sizes, and with the number of threads, that it was
-    planned for, where the options name none. One model that cannot be measured keeps no other from
-    it. `reports` are files that will be written: they must not be one of the models.
+    planned for, where the options name none. Of several models each has the sizes of its own
+    dimensions, and one that cannot be measured keeps no other from it. `reports` are files that
+    will be written: they must not be one of the models.
 
     Raises UsageError without a model, or for one of the `reports`; `require_within` raises the
     rest. O(a few runs of each model).
@@ -119,12 +120,13 @@ def check_budget(
         raise UsageError("name a model at least")
     options = options or ModelOptions()
     paths = [Path(one) for one in models]
+    several = len(paths) > 1
     _check_reports([one for one in reports if one is not None], paths)
     checks = []
     for number, path in enumerate(paths):
-        if len(paths) > 1:
+        if several:
             progress("measuring", f"{path}, model {number + 1} of {len(paths)}")
-        checks.append(_checked(path, budget, options, reports, progress))
+        checks.append(_checked(path, budget, options, reports, progress, several=several))
     return BudgetReport(budget, budget.figure, tuple(checks))
 
 
@@ -167,6 +169,8 @@ def _checked(
     options: ModelOptions,
     reports: Sequence[Path | None],
     progress: ProgressReport,
+    *,
+    several: bool,
 ) -> BudgetCheck:
     began = time.monotonic()
     try:
@@ -175,6 +179,8 @@ def _checked(
     except OnnxrematError as error:
         return _failed(path, error, began)
     check_outputs(loaded, options.inputs, reports)
+    if several:
+        options = replace(options, dims=own_dims(loaded.model.graph, options.dims))
     try:
         record = file_record(loaded.model, path)
         options = _as_planned(loaded, record, options)

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import onnxremat
 from onnxremat.commands.rewrite import outputs
 from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.core.units import MemoryLimit
+from onnxremat.importer.binding import own_dims
 from onnxremat.importer.external import data_files, is_inside
 from onnxremat.importer.load import parsed, read_content
 from onnxremat.options import Options
@@ -92,21 +93,34 @@ def planned_runs(
 ) -> tuple[SweepRun, ...]:
     """All runs, in the order of models, limits and options (one for each target).
 
-    With `keep` each model has a folder there, with its name (and the first digits of its digest, if
-    several have that name); files are named as `rewrite` names them. Raises UsageError for a model
-    or a file of inputs that cannot be read. O(bytes of models).
+    Where there are several models, each has the sizes of its own dimensions. With `keep` each has a
+    folder there, with its name (and the first digits of its digest, if several have that name);
+    files are named as `rewrite` names them. Raises UsageError for a model or a file of inputs that
+    cannot be read. O(bytes of models).
     """
     models = list(dict.fromkeys(models))
     contents = [model_content_digest(model) for model in models]
     inputs = {one: _file_digest(one) for one in {each.inputs for each in options} if one}
+    of_each = [_own(model, options) if len(models) > 1 else options for model in models]
     return tuple(
         _run(model, content, limit, each, inputs, folder)
-        for model, content, folder in zip(
-            models, contents, _folders(models, contents, keep), strict=True
+        for model, content, folder, own in zip(
+            models, contents, _folders(models, contents, keep), of_each, strict=True
         )
         for limit in dict.fromkeys(limits)
-        for each in options
+        for each in own
     )
+
+
+def _own(model: Path, options: Sequence[Options]) -> list[Options]:
+    """The options with the sizes of dimensions that a model has."""
+    if not any(each.dims for each in options):
+        return list(options)
+    try:
+        graph = parsed(read_content(model), model).graph
+    except ModelError:  # the run says so
+        return list(options)
+    return [replace(each, dims=own_dims(graph, each.dims)) for each in options]
 
 
 def _run(

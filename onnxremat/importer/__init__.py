@@ -5,7 +5,7 @@
 Nothing here changes a model, runs one, or reads weights.
 """
 
-from onnxremat.importer.binding import Binding, bind_dimensions, dimension_names
+from onnxremat.importer.binding import Binding, bind_dimensions, dimension_names, own_dims
 from onnxremat.importer.dataflow import ImportedModel, import_model
 from onnxremat.importer.declare import declare_sizes, declared_as, open_inputs, sizes_left_open
 from onnxremat.importer.load import (
@@ -44,6 +44,7 @@ __all__ = [
     "load",
     "load_given",
     "open_inputs",
+    "own_dims",
     "sizes_left_open",
     "sorted_nodes",
 ]

@@ -64,6 +64,21 @@ def bind_dimensions(loaded: LoadedModel, dims: Mapping[str, int]) -> Binding:
     return Binding(complete, symbols)
 
 
+def own_dims(graph: GraphProto, dims: Mapping[str, int]) -> dict[str, int]:
+    """Of sizes that are given for several models those of dimensions that this one has."""
+    inputs = {value.name: value for value in given_inputs(graph)}
+    named = set(dimension_names(graph))
+    candidates = named | _addresses(inputs).keys()
+
+    def is_own(key: str) -> bool:
+        name, colon, axis = key.rpartition(":")
+        if key in candidates or (colon and name in inputs and axis.isdecimal()):
+            return True
+        return "*" in key and any(map(_form(key).fullmatch, candidates))
+
+    return {key: size for key, size in dims.items() if is_own(key)}
+
+
 def dimension_names(graph: GraphProto) -> Iterator[str]:
     """The names of dimensions that occur in the declarations of the file, inputs first."""
     for values in (graph.input, graph.output, graph.value_info):
@@ -101,7 +116,7 @@ def _expanded(
     candidates = _addresses(inputs) | {name: name for name in names}
     found: dict[str, int] = {}
     for pattern, size in patterns.items():
-        form = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+        form = _form(pattern)
         matched = {key: name for key, name in candidates.items() if form.fullmatch(key)}
         if not matched:
             raise UsageError(f"the model has no dimension {pattern!r}; it has {_existing(inputs)}")
@@ -111,6 +126,10 @@ def _expanded(
             if found.setdefault(key, size) != size:
                 raise UsageError(f"--dim: {key} is given as {found[key]} and as {size}")
     return exact | found
+
+
+def _form(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
 def _addresses(inputs: Mapping[str, ValueInfoProto]) -> dict[str, str]:

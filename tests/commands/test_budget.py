@@ -13,7 +13,9 @@ from onnxremat.commands.budget import (
     parse_budget,
     require_within,
 )
+from onnxremat.commands.sweep_plan import planned_runs
 from onnxremat.core.errors import LimitExceededError, ModelError, UsageError
+from onnxremat.core.units import parse_limit
 from onnxremat.options import ModelOptions, Options
 from onnxremat.ort.recipe import RECIPE
 from onnxremat.ort.record import PlanRecord, attach_record
@@ -125,3 +127,15 @@ def test_no_report_is_written_over_a_model(tmp_path: Path) -> None:
         check_budget([path], LARGE, ONE_THREAD, reports=[twice, twice])
     with pytest.raises(UsageError, match="name a model"):
         check_budget([], LARGE)
+
+
+def test_each_of_several_models_has_the_sizes_of_its_own_dimensions(
+    wide_model: Path, tmp_path: Path
+) -> None:
+    open_sizes = saved_perceptron(tmp_path / "open.onnx")
+    options = replace(ONE_THREAD, dims={"n": 4})
+    assert not check_budget([open_sizes, wide_model], LARGE, options).failed
+    (alone,) = check_budget([wide_model], LARGE, options).failed
+    assert "no dimension 'n'" in alone.error
+    runs = planned_runs([open_sizes, wide_model], [parse_limit("50%")], [Options(dims={"n": 4})])
+    assert [one.options.dims for one in runs] == [{"n": 4}, {}]

@@ -2,7 +2,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from onnxremat.core.errors import ModelError, UsageError
-from onnxremat.importer import Binding, bind_dimensions, from_proto
+from onnxremat.importer import Binding, bind_dimensions, from_proto, own_dims
 
 from .build import model, node, value
 
@@ -131,3 +131,10 @@ def test_a_sequence_as_input_is_not_supported() -> None:
     proto = model([node("ConcatFromSequence", ["s"], ["y"], axis=0)], inputs=[sequence])
     with pytest.raises(ModelError, match="graph input 's' is a sequence"):
         bind(proto)
+
+
+def test_of_sizes_for_several_models_each_has_its_own() -> None:
+    dims = {"batch": 1, "x:0:2": 2, "z*": 3, "w:0": 4, "other": 5, "past.*": 6}
+    own = own_dims(TWO.graph, dims)
+    assert own.keys() <= dims.keys() and not own.keys() & {"w:0", "other", "past.*"}
+    assert own.keys() >= {"batch", "x:0:2"}
