@@ -332,8 +332,9 @@ def audit_command(
             inspection = inspect(
                 models[0], options, limit=limit, second=second, output=html, progress=progress
             )
-            results = [inspection.audit]
-            page = audit_html(without_names(inspection) if anonymous else inspection)
+            if anonymous:
+                inspection = without_names(inspection)
+            results, page = [inspection.audit], audit_html(inspection)
             write_files({html: page.encode()}, placing=lambda: progress(PLACING))
     text = partial(audits_text, blocks=fits(_out.encoding))
     if len(results) == 1:

@@ -88,7 +88,8 @@ def add_sweep(app: typer.Typer, shell: Shell) -> None:
             progress("reading the models")
             _sweep(
                 shell, progress, read, limits, models=models, sessions=session, runtimes=runtime,
-                as_json=as_json, output=output, keep=keep, jobs=jobs, scheduler=scheduler,
+                quiet=quiet or as_json, as_json=as_json,
+                output=output, keep=keep, jobs=jobs, scheduler=scheduler,
             )  # fmt: skip
 
 
@@ -101,6 +102,7 @@ def _sweep(
     models: list[Any],
     sessions: list[str],
     runtimes: list[str],
+    quiet: bool,
     as_json: bool,
     **how: Any,
 ) -> None:
@@ -118,11 +120,11 @@ def _sweep(
         Options(session=info.session, runtime=info.runtime, **read)
         for info in chosen_targets(sessions, runtimes)
     ]
-    if not as_json and how["scheduler"] is None and (how["jobs"] or 1) > 1:
+    if not quiet and how["scheduler"] is None and (how["jobs"] or 1) > 1:
         shell.tell(f"onnxremat: {_beside_each_other(how['jobs'], read['threads'])}")
     with (
         _leaving_what_is_finished(how["output"]),
-        display(shell.console, shell.tell, progress, quiet=as_json) as watch,
+        display(shell.console, shell.tell, progress, quiet=quiet) as watch,
     ):
         result = sweep(models, limits, options, watch=watch, **how)
     shell.emit("sweep", result, sweep_text, as_json=as_json, written=result.output)

@@ -2,9 +2,11 @@
 
 A run that is finished is in the journal at once (`fleet.run_journal`), and the table is written
 anew from that. A sweep that is started again does what is not there: runs that have not finished,
-those that crashed, those whose model or options are others now, and those whose file is gone.
+those that crashed or could not be done, those whose model or options are others now, and those
+whose files are gone or others.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,7 +15,15 @@ from typing import Protocol
 
 from onnxremat.commands.files import write_files
 from onnxremat.commands.sweep_plan import SweepRun, planned_runs
-from onnxremat.commands.sweep_row import COLUMNS, CRASHED, SweepRow, row_of_crash, row_of_run
+from onnxremat.commands.sweep_row import (
+    COLUMNS,
+    CRASHED,
+    PASSING,
+    SweepRow,
+    checked_row,
+    row_of_crash,
+    row_of_run,
+)
 from onnxremat.core.errors import UsageError
 from onnxremat.core.text import printable
 from onnxremat.core.units import MemoryLimit
@@ -23,6 +33,7 @@ from onnxremat.fleet.local_jobs import run_here
 from onnxremat.fleet.run_journal import RunJournal
 from onnxremat.fleet.run_table import Cell, check_table, table_bytes
 from onnxremat.options import Options
+from onnxremat.ort.outside import SUFFIX
 from onnxremat.planners.search.engine import usable_processors
 
 WORKER = "onnxremat.commands.sweep_run"
@@ -109,7 +120,7 @@ def sweep(
     check_table(output)
     _check_folder(output)
     runs = planned_runs(models, limits, options, keep)
-    with RunJournal(journal_of(output)) as journal:
+    with RunJournal(journal_of(output), checked_row) as journal:
         done = _finished(runs, journal)
         progress = _Sweep(output, runs, journal, watch or NobodyWatches(), dict(done))
         progress.watch.planned(runs, done)
@@ -165,12 +176,23 @@ def _finished(runs: Sequence[SweepRun], journal: RunJournal) -> dict[int, SweepR
     found = {}
     for place, run in enumerate(runs):
         row = journal.answers.get(run.key)
-        if row is None or row["status"] == CRASHED:
-            continue
-        if row.get("file") is not None and run.file is not None and not run.file.is_file():
+        if row is None or row["status"] in PASSING or not _is_there(run, row):
             continue
         found[place] = {**row, **_names(run, row)}
     return found
+
+
+def _is_there(run: SweepRun, row: Mapping[str, Cell]) -> bool:
+    """Whether the files that a run left, if they are kept, are there as it left them."""
+    if row.get("file") is None or run.file is None:
+        return True
+    data = run.file.with_name(run.file.name + SUFFIX)
+    try:
+        whole = hashlib.sha256(run.file.read_bytes()).hexdigest() == row["file_sha256"]
+        whole = whole and (not row["data_bytes"] or data.stat().st_size == row["data_bytes"])
+    except OSError:
+        return False
+    return whole and (run.plan_file is None or run.plan_file.is_file())
 
 
 @dataclass

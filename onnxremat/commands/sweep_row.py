@@ -27,13 +27,15 @@ from onnxremat.targets.stock_trial import StockResult
 
 SweepRow = dict[str, Cell]
 
-MADE, CRASHED = "made", "crashed"
+MADE, CRASHED, NOT_USABLE = "made", "crashed", "not usable"
+PASSING = (CRASHED, NOT_USABLE)
+"""What may be otherwise the next time, with the same model and options: a full disk may be why."""
 _STATUS: Mapping[type[OnnxrematError], str] = {
     InfeasibleError: "impossible",
     NoPlanFoundError: "not found",
     ModelError: "no model",
     VerificationError: "differs",
-    UsageError: "not usable",
+    UsageError: NOT_USABLE,
 }
 
 _FIGURES = {
@@ -75,6 +77,18 @@ COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("options", "model_sha256", "onnxremat", "onnxruntime"), str),
 }
 """The columns of the table, in their order; `docs/fleets.md` says what they mean."""
+
+
+def checked_row(row: Mapping[str, Any]) -> SweepRow:
+    """A row that was read. Raises ValueError if no run has such a one."""
+    for name, value in row.items():
+        kind = COLUMNS.get(name)
+        number = kind is float and isinstance(value, int)
+        if kind is not None and value is not None and not (number or isinstance(value, kind)):
+            raise ValueError(f"{name} is {value!r}")
+    if not isinstance(row.get("status"), str) or row.get("seconds") is None:
+        raise ValueError("it has no status")
+    return dict(row)
 
 
 def row_of_run(run: SweepRun) -> SweepRow:

@@ -10,11 +10,12 @@ from onnxremat.commands.rewrite import rewrite
 from onnxremat.commands.sweep_plan import VERSIONS, model_content_digest, options_of
 from onnxremat.commands.sweep_row import (
     SweepRow,
+    row_of_crash,
     row_of_error,
     row_of_result,
     run_memory_bytes,
 )
-from onnxremat.core.errors import ModelError, OnnxrematError, UsageError
+from onnxremat.core.errors import OnnxrematError, UsageError
 from onnxremat.fleet.fleet_job import answer_job
 from onnxremat.ort.child.machine import bound_memory
 
@@ -28,7 +29,7 @@ def answer(asked: Mapping[str, Any]) -> SweepRow:
     except OnnxrematError as error:
         row = row_of_error(error)
     except MemoryError:
-        row = row_of_error(ModelError("this machine has not enough memory for the model"))
+        row = row_of_crash("this machine has not enough memory for the model")
     return row | {"seconds": time.perf_counter() - started, "run_bytes": run_memory_bytes()}
 
 

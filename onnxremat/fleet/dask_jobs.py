@@ -9,6 +9,7 @@ too.
 Files are named by their paths: all workers have to see them where the client does.
 """
 
+import asyncio
 import threading
 import time
 from collections.abc import Sequence
@@ -39,17 +40,36 @@ def run_on_dask(
         raise UsageError(
             "--scheduler needs dask.distributed: pip install 'onnxremat[dask]'"
         ) from None
-    try:
-        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
-        why = str(error) or type(error).__name__
-        raise UsageError(f"--scheduler: no Dask scheduler at {address}: {why}") from None
-    with client:
+    _require_scheduler(address)
+    with Client(address, timeout=CONNECT_SECONDS, set_as_default=False) as client:
+        if not client.nthreads():
+            raise UsageError(f"--scheduler: the scheduler at {address} has no workers: start some")
         try:
             _run_all(client, jobs, listener, at_once)
         except OSError as error:
             why = str(error) or type(error).__name__
             raise OnnxrematError(f"the Dask scheduler at {address} was lost: {why}") from None
+
+
+def _require_scheduler(address: str) -> None:
+    """Raises UsageError if no scheduler answers there, before there is a client, which would go on
+    asking. Whatever else listens may answer anything, or nothing."""
+    from distributed.comm import connect
+
+    async def ask() -> None:
+        comm = await connect(address, timeout=CONNECT_SECONDS)
+        await comm.write({"op": "identity", "reply": True})
+        answer = await comm.read()
+        comm.abort()
+        if not isinstance(answer, dict) or answer.get("type") != "Scheduler":
+            raise ValueError("what answers is something else")
+
+    try:
+        asyncio.run(asyncio.wait_for(ask(), CONNECT_SECONDS))
+    except (OSError, ValueError, TypeError, MemoryError) as error:
+        why = "it is something else that answers" if isinstance(error, MemoryError) else str(error)
+        why = why or "nothing answers"
+        raise UsageError(f"--scheduler: no Dask scheduler at {address}: {why}") from None
 
 
 def _run_all(

@@ -8,7 +8,7 @@ twice.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,10 +19,13 @@ _START = b'{"key": '
 
 
 class RunJournal:
-    """The journal at a path, open inside the `with` block. `answers` has them by key."""
+    """The journal at a path, open inside the `with` block. `answers` has them by key, each as
+    `checked` gives it back, which raises ValueError for what no job answers."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(
+        self, path: Path, checked: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda a: a
+    ) -> None:
+        self._path, self._checked = path, checked
         self._file = -1
         self.answers: dict[str, Mapping[str, Any]] = {}
 
@@ -65,7 +68,7 @@ class RunJournal:
         for number, line in enumerate(lines, 1):
             try:
                 entry = json.loads(line)
-                self.answers[entry["key"]] = dict(entry["answer"])
+                self.answers[entry["key"]] = self._checked(dict(entry["answer"]))
             except (ValueError, KeyError, TypeError):
                 raise self._foreign(f"line {number}") from None
         if rest:

@@ -1,6 +1,7 @@
 """Sweeps: the files of single rewrites, and no run twice."""
 
 import csv
+import json
 import re
 from pathlib import Path
 
@@ -92,6 +93,8 @@ def test_what_is_finished_is_not_done_again_and_what_is_not_is(tmp_path: Path) -
     assert swept(tmp_path, one, other)[1] == [2, 3]
     (tmp_path / "kept" / "one" / "one.4b.recipe.onnx").unlink()
     assert swept(tmp_path, one, other)[1] == [1]
+    (tmp_path / "kept" / "one" / "one.4b.recipe.onnx").write_bytes(b"others")
+    assert swept(tmp_path, one, other)[1] == [1]
     other.write_bytes(b"another model")
     result, done = swept(tmp_path, one, other)
     assert done == [2, 3] and [row["status"] for row in result.rows] == ["made"] * 4
@@ -107,6 +110,30 @@ def test_a_run_that_crashes_is_a_row_and_is_tried_again(tmp_path: Path) -> None:
     assert [row["status"] for row in rows_of(tmp_path / "t.csv")] == ["crashed"] * 2 + ["made"] * 2
     assert result.rows[0]["reason"] == "its process ended with exit code 1"
     assert swept(tmp_path, bad, good)[1] == [0, 1]
+
+
+@pytest.mark.usefixtures("toys")
+def test_what_stood_in_the_way_of_a_run_may_be_gone(tmp_path: Path) -> None:
+    model = tmp_path / "full.onnx"
+    model.write_bytes(b"full")
+    assert swept(tmp_path, model)[1] == [0, 1]
+    assert swept(tmp_path, model)[1] == [0, 1]
+
+
+@pytest.mark.usefixtures("toys")
+@pytest.mark.parametrize("wrong", [{}, {"status": "made"}, {"status": "made", "seconds": {"a": 1}}])
+def test_a_journal_with_rows_that_no_run_has_is_refused(
+    wrong: dict[str, object], tmp_path: Path
+) -> None:
+    model = tmp_path / "one.onnx"
+    model.write_bytes(b"a model")
+    swept(tmp_path, model)
+    journal = journal_of(tmp_path / "t.csv")
+    before = journal.read_text("utf-8")
+    key = json.loads(before.splitlines()[0])["key"]
+    journal.write_text(before + json.dumps({"key": key, "answer": wrong}) + "\n", "utf-8")
+    with pytest.raises(UsageError, match="no journal of a sweep"):
+        swept(tmp_path, model)
 
 
 def test_a_model_that_changes_on_the_way_is_refused_by_its_run(tmp_path: Path) -> None:
