@@ -77,7 +77,12 @@ class Shown(NamedTuple):
 
 
 class _Console(Console):
-    """One that raises where it cannot write, as files do."""
+    """One that raises where it cannot write, as files do. Where there are no columns it has 80."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        if self.width <= 0:
+            self.width = 80
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
