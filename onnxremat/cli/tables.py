@@ -44,7 +44,7 @@ def table(
     lines = [(f"{label:<{beside}}{_GAP}", printable(text, _LINE_SHOWN)) for label, text in rows]
     if width is None:
         return "\n".join(printable(label + text).rstrip() for label, text in lines)
-    whole, width = set(paths), max(width, LEAST_WIDTH)
+    whole, width = set(paths), max(width, LEAST_WIDTH - len(_INDENT))
     return "\n".join(
         line
         for label, text in lines
