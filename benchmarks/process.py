@@ -57,7 +57,7 @@ from onnxremat.core.errors import OnnxrematError
 from onnxremat.importer import load
 from onnxremat.options import Options
 from onnxremat.ort.measuring.measure import measure_times
-from onnxremat.ort.outside import SUFFIX, Weights
+from onnxremat.ort.outside import Weights, data_beside
 from onnxremat.ort.recipe import STOCK
 from onnxremat.subject import feed_for
 from onnxremat.targets.stock_target import how
@@ -152,7 +152,7 @@ def time_ratios(
 
 def unchanged(original: Path, made: Path) -> bool:
     """Whether a file is its original, but for what is recorded in it, with no weights beside it."""
-    if made.with_name(made.name + SUFFIX).exists():
+    if data_beside(made).exists():
         return False
     models = [onnx.load(path, load_external_data=False) for path in (original, made)]
     for model in models:
@@ -364,7 +364,7 @@ def row(
     ]  # fmt: skip
     more = clients.rows(line, (path, output), feed.inputs, inputs, portable=portable)
     output.unlink()
-    output.with_name(output.name + SUFFIX).unlink(missing_ok=True)
+    data_beside(output).unlink(missing_ok=True)
     return Row(cells, factor, max(ratios), more)
 
 

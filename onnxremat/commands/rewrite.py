@@ -37,7 +37,7 @@ from onnxremat.options import Options
 from onnxremat.ort.blocked_layout import layout_width
 from onnxremat.ort.folded import computed_otherwise, folded_otherwise
 from onnxremat.ort.measuring.measure import PeakMeasurement
-from onnxremat.ort.outside import NOT_PORTABLE, SUFFIX, DataFile, Weights, name_data
+from onnxremat.ort.outside import NOT_PORTABLE, SUFFIX, DataFile, Weights, data_beside, name_data
 from onnxremat.ort.recipe import ExecutionOrder, Recipe
 from onnxremat.ort.record import OptimizedFor, PlanRecord, attach_record
 from onnxremat.planners import PLANNERS
@@ -282,7 +282,7 @@ def _beside(target: Path | None, options: Options) -> Path | None:
     """The file of weights beside the file that is written."""
     if target is None or options.weights is Weights.EMBEDDED:
         return None
-    return target.with_name(target.name + SUFFIX)
+    return data_beside(target)
 
 
 def _with_weights_in_memory(

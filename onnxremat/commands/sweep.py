@@ -33,7 +33,7 @@ from onnxremat.fleet.local_jobs import run_here
 from onnxremat.fleet.run_journal import RunJournal
 from onnxremat.fleet.run_table import Cell, check_table, table_bytes
 from onnxremat.options import Options
-from onnxremat.ort.outside import SUFFIX
+from onnxremat.ort.outside import data_beside
 from onnxremat.planners.search.engine import usable_processors
 
 WORKER = "onnxremat.commands.sweep_run"
@@ -186,7 +186,7 @@ def _is_there(run: SweepRun, row: Mapping[str, Cell]) -> bool:
     """Whether the files that a run left, if they are kept, are there as it left them."""
     if row.get("file") is None or run.file is None:
         return True
-    data = run.file.with_name(run.file.name + SUFFIX)
+    data = data_beside(run.file)
     try:
         whole = hashlib.sha256(run.file.read_bytes()).hexdigest() == row["file_sha256"]
         whole = whole and (not row["data_bytes"] or data.stat().st_size == row["data_bytes"])

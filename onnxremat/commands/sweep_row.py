@@ -22,6 +22,7 @@ from onnxremat.core.errors import (
 from onnxremat.core.text import printable
 from onnxremat.fleet.run_table import Cell
 from onnxremat.ort.measuring.figures import SessionFigures
+from onnxremat.ort.outside import data_beside
 from onnxremat.targets.stock_target import how
 from onnxremat.targets.stock_trial import StockResult
 
@@ -195,7 +196,7 @@ def _file(result: RewriteResult) -> SweepRow:
     """Of the file that was written, and of the one with its weights."""
     if result.output is None:
         return {}
-    data = result.output.with_name(result.output.name + ".data")
+    data = data_beside(result.output)
     return {
         "file": printable(str(result.output)),
         "file_sha256": hashlib.sha256(result.output.read_bytes()).hexdigest(),

@@ -225,6 +225,11 @@ def packed_here(model: ModelProto, base_dir: Path | str, recipe: Recipe) -> froz
     return frozenset() if made is None else packings(made.model)
 
 
+def data_beside(file: Path) -> Path:
+    """The file of weights of a model in a file."""
+    return file.with_name(file.name + SUFFIX)
+
+
 def name_data(model: ModelProto, location: str) -> None:
     """Let all external tensors of `model` lie in one file."""
     for tensor in all_external_tensors(model):
