@@ -4,21 +4,23 @@
     the cuts (`program`), its segments from `segments` -> Choice
 
 The first values dropped are the largest with a gap in their life, skip connections for example:
-tiles behind the gap make their part of them again.
+tiles behind the gap make their part of them again, of what is held instead (`made_again`).
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.memory import MemoryRules
 from onnxremat.tiling.cut_program import cheapest_route
+from onnxremat.tiling.made_again import droppable, dropping
 from onnxremat.tiling.segments import Option, Segments
-from onnxremat.tiling.sequence import Sequence, droppable
+from onnxremat.tiling.sequence import Sequence
 from onnxremat.tiling.tiling_plan import most_nodes
 from onnxremat_rewriters.tile import never_cut
 
@@ -77,7 +79,12 @@ class Routes:
         self._room = most_nodes(nodes) - nodes
         self._apart = sequence.around(tiling.fused)
         self._inner = sequence.into(tiling.joined)
-        self._cuts = _cuts(sequence, self._barriers())
+        self._uncut = frozenset(
+            v
+            for v, node in enumerate(sequence.imported.op_nodes)
+            if never_cut(sequence.view, node, tiling.threads, tiling.allow_rounding) is not None
+        )
+        self._cuts: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._kinds: dict[tuple[int, ...], Segments] = {}
         self._pruned = False
 
@@ -88,7 +95,7 @@ class Routes:
         `below_ns`; with `first`, the first of those that add little. Cheap plans are looked for
         first: tiles that would cost more than is asked for are not followed back."""
         sequence, enough = self.sequence, CHEAP * self.one_pass_ns
-        values = [t for t in droppable(sequence) if sequence.nbytes[t] * 20 >= budget_bytes]
+        values = [t for t in self._droppable if sequence.nbytes[t] * 20 >= budget_bytes]
         for share in EXTRA_SHARES:
             best: Choice | None = None
             limit = min(share * self.one_pass_ns, below_ns)
@@ -109,7 +116,7 @@ class Routes:
         """The segments of the sequence without some values."""
         if dropped not in self._kinds:
             self._kinds[dropped] = Segments(
-                self.sequence.dropping(dropped),
+                dropping(self.sequence, dropped, self._uncut),
                 self._tiling.threads,
                 self._tiling.allow_rounding,
                 self._room,
@@ -119,17 +126,23 @@ class Routes:
             )
         return self._kinds[dropped]
 
-    def _barriers(self) -> set[int]:
+    @cached_property
+    def _droppable(self) -> list[int]:
+        return droppable(self.sequence, self._uncut)
+
+    def cuts(self, dropped: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """Where segments may begin and end in the sequence without some values."""
+        if dropped not in self._cuts:
+            sequence = self.segments(dropped).sequence
+            self._cuts[dropped] = _cuts(sequence, self._barriers(sequence))
+        return self._cuts[dropped]
+
+    def _barriers(self, sequence: Sequence) -> set[int]:
         """Ops that are never cut and change how much is held, and those that stay beside others:
         segments end before or start behind them, also where that is no low."""
-        sequence, held, tiling = self.sequence, self.sequence.cut_bytes, self._tiling
+        held = sequence.cut_bytes
         beside = {v for cut in self._apart | self._inner for v in (cut - 1, cut)}
-        return beside | {
-            v
-            for v, node in enumerate(sequence.imported.op_nodes)
-            if held[v] != held[v + 1]
-            and never_cut(sequence.view, node, tiling.threads, tiling.allow_rounding) is not None
-        }
+        return beside | {v for v in self._uncut if held[v] != held[v + 1]}
 
     def _route(
         self, dropped: tuple[int, ...], budget_bytes: int, below_ns: float, carry: bool
@@ -148,7 +161,7 @@ class Routes:
             chosen: dict[tuple[int, int], Option] = {}
             segments.pruned = False
             cost_of = self._cost(segments, limit, per_node, chosen, carry)
-            near = _near(self._cuts, whole)
+            near = _near(self.cuts(dropped), whole)
             route = cheapest_route(whole, *near, cost_of, below_ns, self._too_dear)
             self._pruned |= segments.pruned
             if route is None:

@@ -26,21 +26,30 @@ NEAR_OPS = 4
 class Sequence:
     """The ops of a model in the order of the file, with the view that tiling needs of it.
 
-    `dropped[t]` is the position of the last near reader of a dropped tensor.
+    `dropped[t]` is the position of the last near reader of a dropped tensor, `kept[t]` the op until
+    which another is held, longer than it is read, so that dropped ones can be made again of it.
     """
 
     imported: ImportedModel
     view: TileView
     rules: MemoryRules
     dropped: Mapping[int, int] = field(default_factory=dict)
+    kept: Mapping[int, int] = field(default_factory=dict)
     _leaving: dict[tuple[int, int], tuple[int, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def dropping(self, tensors: Collection[int]) -> "Sequence":
+    def without(self, tensors: Collection[int]) -> "Sequence":
         """The same sequence with other values dropped, each of which must have a far reader."""
         near = {t: gap for t in tensors if (gap := self.gap(t)) is not None}
         return Sequence(self.imported, self.view, self.rules, near)
+
+    def keeping(self, tensors: Collection[int], until: int) -> "Sequence":
+        """The same sequence with some values held until an op, at least."""
+        later = {t: until for t in tensors if self.last_read[t] < until}
+        if not later:
+            return self
+        return Sequence(self.imported, self.view, self.rules, self.dropped, {**self.kept, **later})
 
     def gap(self, t: int) -> int | None:
         """The last reader before the widest gap in the life of a tensor; None without a gap."""
@@ -66,12 +75,14 @@ class Sequence:
         """For each tensor the last op that reads it as it is held: n for graph outputs, -1 for
         what nobody reads."""
         graph = self.imported.graph
-        return tuple(
-            self.count
-            if t in self.held_outputs
-            else self.dropped.get(t, graph.readers[t][-1] if graph.readers[t] else -1)
-            for t in range(len(graph.tensors))
-        )
+        last = [readers[-1] if readers else -1 for readers in graph.readers]
+        for t, near in self.dropped.items():
+            last[t] = near
+        for t, until in self.kept.items():
+            last[t] = max(last[t], until)
+        for t in self.held_outputs:
+            last[t] = self.count
+        return tuple(last)
 
     @cached_property
     def nbytes(self) -> tuple[int, ...]:
@@ -136,6 +147,9 @@ class Sequence:
             for v in range(near + 1, graph.readers[t][-1] + 1):
                 if t not in graph.ops[v].inputs:
                     live[v] -= self.nbytes[t]
+        for t, until in self.kept.items():
+            for v in range(graph.readers[t][-1] + 1, until + 1):
+                live[v] += self.nbytes[t]
         return tuple(live)
 
     @cached_property
@@ -206,14 +220,3 @@ class Sequence:
         """Whether a value is a view of one that is held at cut c."""
         views = self.imported.views
         return name in views and self.is_held(root_of(name, views), c)
-
-
-def droppable(sequence: Sequence) -> list[int]:
-    """Tensors with a gap in their life, the largest first; ties by the length of the gap."""
-    graph = sequence.imported.graph
-    found = []
-    for t in range(len(graph.tensors)):
-        near = sequence.gap(t)
-        if near is not None and sequence.nbytes[t]:
-            found.append((-sequence.nbytes[t], near - graph.readers[t][-1], t))
-    return [t for _, _, t in sorted(found)]

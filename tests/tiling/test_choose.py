@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -35,9 +36,7 @@ from onnxremat.tiling import (
 from onnxremat.tiling import choose as choose_module
 from onnxremat.tiling import tiling_plan as bounds
 from onnxremat.tiling.routes import TOLERANCE
-from onnxremat.tiling.sequence import Sequence, droppable
 from onnxremat.tiling.tile_costs import COPY_WEIGHT
-from onnxremat_rewriters.tile import view
 from tests.rewriters.tile.nets import Net
 
 pytestmark = pytest.mark.slow
@@ -123,11 +122,28 @@ def below_an_uncut_op() -> onnx.ModelProto:
     return net.model(net.add("Concat", x, x, x, x, axis=1))
 
 
+def nested() -> onnx.ModelProto:
+    """A picture made small and large again, which is read at once, and at the end."""
+    net = Net()
+    x = net.input("x", 1, 3, 64, 64)
+    small = net.add("MaxPool", net.conv(x, 3, 8, 3), kernel_shape=[4, 4], strides=[4, 4])
+    for _ in range(6):
+        small = net.conv(net.add("LRN", small, size=3), 8, 8, 3)
+    scales = net.constant(np.array([1, 1, 4, 4], np.float32))
+    large = net.conv(net.add("Resize", net.conv(small, 8, 2, 3), "", scales), 2, 16, 3)
+    x = net.add("MaxPool", large, kernel_shape=[4, 4], strides=[4, 4])
+    for _ in range(6):
+        x = net.conv(net.add("LRN", x, size=3), 16, 16, 3)
+    x = net.add("Concat", large, net.add("Resize", x, "", scales), axis=1)
+    return net.model(net.conv(x, 32, 1, 3))
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "espcn": lambda: BUILDERS["espcn"](size=192, scale=2),
     "unet": lambda: BUILDERS["unet"](size=128, base=16, levels=3),
     "mobilenet": lambda: BUILDERS["mobilenet"](size=128),
     "transformer": lambda: BUILDERS["transformer"](depth=1, sequence=512, heads=4, width=64),
+    "nested": nested,
     "two ranks": two_ranks,
     "long chain": long_chain,
     "behind an uncut op": behind_an_uncut_op,
@@ -166,6 +182,7 @@ def choose(name: str, share: float | None, seconds: float = 60.0) -> TilingPlan:
         ("mobilenet", 0.35),
         ("transformer", 0.25),
         ("unet", None),
+        ("nested", None),
     ],
 )
 def test_predicted_peak_is_profiled_and_measured_and_the_bits_are_the_same(
@@ -291,18 +308,6 @@ def test_no_time_gives_no_regions_rather_than_an_error() -> None:
     plan = choose("unet", 0.3, seconds=0.0)
     assert plan.regions == ()
     assert len(plan.reasons) == 1
-
-
-def test_values_with_a_gap_can_be_dropped_the_largest_first() -> None:
-    of = subject("unet")
-    sequence = Sequence(of.imported, view(of.released.model, of.types), RECIPE_RULES)
-    found = droppable(sequence)
-    names = [of.imported.graph.tensors[t].name for t in found]
-    assert names[0].startswith("enc1")
-    dropped = sequence.dropping(found[:1])
-    assert max(dropped.cut_bytes) <= max(sequence.cut_bytes)
-    assert len(dropped.lacking) == 1
-    assert sequence.lacking == frozenset()
 
 
 def test_outputs_of_different_ranks_are_not_cut_together() -> None:

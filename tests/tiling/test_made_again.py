@@ -1,0 +1,79 @@
+"""Values that tiles make again, and what is held instead of them."""
+
+import pytest
+
+from onnxremat.ort.emulation.rules import RECIPE_RULES
+from onnxremat.tiling.made_again import WORTHWHILE, droppable, dropping, held_instead
+from onnxremat.tiling.sequence import Sequence
+from onnxremat_rewriters.tile import view
+from tests.tiling.test_choose import subject
+
+
+def sequence_of(name: str) -> Sequence:
+    of = subject(name)
+    return Sequence(of.imported, view(of.released.model, of.types), RECIPE_RULES)
+
+
+def names(sequence: Sequence, tensors: tuple[int, ...] | list[int]) -> list[str]:
+    return [sequence.imported.graph.tensors[t].name for t in tensors]
+
+
+def test_values_with_a_gap_can_be_dropped_the_largest_first() -> None:
+    sequence = sequence_of("unet")
+    found = droppable(sequence, ())
+    assert names(sequence, found)[0].startswith("enc1")
+    dropped = dropping(sequence, found[:1], ())
+    assert max(dropped.cut_bytes) <= max(sequence.cut_bytes)
+    assert len(dropped.lacking) == 1
+    assert sequence.lacking == frozenset()
+    assert dropped.kept == {}
+
+
+def test_something_small_is_held_instead_of_what_has_much_before_it() -> None:
+    sequence = sequence_of("nested")
+    graph, t = sequence.imported.graph, droppable(sequence, ())[0]
+    assert sequence.nbytes[t] == 64 * 64 * 16 * 4
+    held = held_instead(sequence.without([t]), t, ())
+    assert [sequence.nbytes[u] for u in held or ()] == [16 * 16 * 2 * 4]
+    made = dropping(sequence, [t], ())
+    assert made.kept == dict.fromkeys(held or (), graph.readers[t][-1])
+    for u in made.kept:
+        assert made.last_read[u] == graph.readers[t][-1] > sequence.last_read[u]
+
+
+def test_what_is_not_cut_is_not_made_again() -> None:
+    sequence = sequence_of("nested")
+    graph, t = sequence.imported.graph, droppable(sequence, ())[0]
+    without = sequence.without([t])
+    (held,) = held_instead(without, t, ()) or ()
+    assert held_instead(without, t, {graph.producer[held]}) == (held,)
+    assert held_instead(without, t, {graph.producer[t]}) is None
+
+
+def test_a_value_is_not_held_instead_of_one_when_it_is_dropped_itself() -> None:
+    sequence = sequence_of("unet")
+    found = droppable(sequence, ())
+    for count in range(len(found) + 1):
+        made = dropping(sequence, found[:count], ())
+        assert not set(made.kept) & set(made.dropped)
+
+
+@pytest.mark.parametrize("name", ["unet", "nested", "mobilenet"])
+def test_held_bytes_are_those_of_what_lives(name: str) -> None:
+    sequence = sequence_of(name)
+    found = droppable(sequence, ())
+    for count in range(len(found) + 1):
+        made = dropping(sequence, found[:count], ())
+        graph = made.imported.graph
+        for t in found[:count]:
+            held = held_instead(sequence.without([t]), t, ()) or ()
+            assert sum(made.nbytes[u] for u in held) <= WORTHWHILE * made.nbytes[t]
+        for c in range(made.count + 1):
+            lives = sum(
+                made.nbytes[t]
+                for t, last in enumerate(made.last_read)
+                if 0 <= graph.producer[t] < c <= last
+            )
+            assert made.cut_bytes[c] == lives
+        for v, nbytes in enumerate(made.step_bytes):
+            assert nbytes >= max(made.cut_bytes[v], made.cut_bytes[v + 1])
