@@ -18,6 +18,13 @@ class Route:
     cost: int
 
 
+@dataclass(frozen=True)
+class Stuck:
+    """There is no route. `reached` is the last cut there is a way to."""
+
+    reached: int
+
+
 def cheapest_route(
     whole: Sequence[bool],
     starts: Sequence[int],
@@ -25,8 +32,9 @@ def cheapest_route(
     segment: Callable[[int, int, float], int | None],
     below_ns: float = inf,
     too_dear: Callable[[], None] = lambda: None,
-) -> Route | None:
-    """The cheapest way from cut 0 to the last cut; None if there is none of less than `below_ns`.
+) -> Route | Stuck:
+    """The cheapest way from cut 0 to the last cut; how far there is one, if there is none of less
+    than `below_ns` to the end.
 
     `whole[v]`: op v may run whole, at no extra cost. `starts` and `ends`: ascending cuts where a
     segment may begin and end. `segment(i, j, below)`: its cost, not negative; None if it cannot be
@@ -58,7 +66,7 @@ def cheapest_route(
                 back[c] = (i, c)
     total = least[count]
     if total is None:
-        return None
+        return Stuck(max(c for c, cost in enumerate(least) if cost is not None))
     segments = []
     c = count
     while c > 0:

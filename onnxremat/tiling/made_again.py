@@ -8,9 +8,10 @@ minimum cut. Each op between is made again (its nanoseconds are cut) or not, and
 which is made again reads of one that is not is held (its bytes are cut, once for all readers).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from collections.abc import Sequence as Many
 
-from onnxremat.tiling.sequence import Sequence
+from onnxremat.tiling.sequence import Drop, Sequence
 
 PRICE = 1.0
 """Holding as much as the model's peak costs so many runs."""
@@ -23,33 +24,67 @@ MOST_ASKED = 40
 _FORCED = 1 << 50
 
 
-def dropping(sequence: Sequence, tensors: Collection[int], uncut: Collection[int]) -> Sequence:
-    """The sequence without some values behind the gaps in their lives, and with what is held
-    instead of them. `uncut`: ops that tiles do not make again."""
-    made = sequence.without(tensors)
-    for t in tensors:
-        if t in made.dropped:
-            found = held_instead(made, t, uncut)
-            made = made.keeping(found or (), sequence.imported.graph.readers[t][-1])
+def dropping(sequence: Sequence, drops: Collection[Drop], uncut: Collection[int]) -> Sequence:
+    """The sequence without some values, and with what is held instead of them. `uncut`: ops that
+    tiles do not make again."""
+    made = sequence.without(drops)
+    for t in dict.fromkeys(t for t, _ in drops):
+        found = held_instead(made, t, uncut)
+        made = made.keeping(found or (), sequence.imported.graph.readers[t][-1])
     return made
 
 
-def droppable(sequence: Sequence, uncut: Collection[int]) -> list[int]:
+def droppable(sequence: Sequence, uncut: Collection[int]) -> list[Drop]:
     """Of the `MOST_ASKED` largest tensors with a gap in their life those of which little is held
-    instead, the largest first; ties by the length of the gap."""
-    graph, found = sequence.imported.graph, []
-    for t in range(len(graph.tensors)):
-        near = sequence.gap(t)
-        if near is not None and sequence.nbytes[t]:
-            found.append((-sequence.nbytes[t], near - graph.readers[t][-1], t))
-    return [t for *_, t in sorted(found)[:MOST_ASKED] if _pays(sequence, t, uncut)]
+    instead, behind their widest gap; the largest first, ties by the length of the gap."""
+    found = []
+    for t, nbytes in enumerate(sequence.nbytes):
+        gaps = sequence.gaps(t) if nbytes else []
+        if gaps:
+            last, far = max(gaps, key=lambda gap: gap[1] - gap[0])
+            found.append((-nbytes, last - far, t, last))
+    drops = [(t, last) for *_, t, last in sorted(found)[:MOST_ASKED]]
+    return [drop for drop in drops if saved_bytes(sequence, (), drop, uncut) is not None]
 
 
-def _pays(sequence: Sequence, t: int, uncut: Collection[int]) -> bool:
-    held = held_instead(sequence.without([t]), t, uncut)
+def blocking(
+    sequence: Sequence,
+    drops: Many[Drop],
+    cuts: Iterable[int],
+    least_bytes: float,
+    uncut: Collection[int],
+) -> Drop | None:
+    """What to drop beside `drops` so that less is held at one of some cuts: what saves most there,
+    of values of at least so many bytes. None if nothing saves anything."""
+    large = [
+        (t, gaps)
+        for t, nbytes in enumerate(sequence.nbytes)
+        if nbytes >= max(1, least_bytes) and (gaps := sequence.gaps(t))
+    ]
+    asked = dict[Drop, None]()
+    for c in cuts:
+        for t, gaps in large:
+            held_until = sequence.last_read[t]
+            if sequence.imported.graph.producer[t] < c <= held_until:
+                before = [last for last, _ in gaps if last < min(c, held_until)]
+                if before:
+                    asked.setdefault((t, before[-1]))
+    savings = [(saved_bytes(sequence, drops, drop, uncut), drop) for drop in asked]
+    known = [(saved, drop) for saved, drop in savings if saved is not None]
+    return max(known, key=lambda one: one[0])[1] if known else None
+
+
+def saved_bytes(
+    sequence: Sequence, drops: Many[Drop], drop: Drop, uncut: Collection[int]
+) -> int | None:
+    """Bytes that are held no longer when a value is dropped, without those that are held instead of
+    it; None if those are too many, or it cannot be made again."""
+    (t, _), nbytes, last = drop, sequence.nbytes, sequence.last_read
+    held = held_instead(sequence.without((*drops, drop)), t, uncut)
     if held is None:
-        return False
-    return sum(sequence.nbytes[u] for u in held) <= WORTHWHILE * sequence.nbytes[t]
+        return None
+    more = sum(nbytes[u] for u in held if last[u] < sequence.imported.graph.readers[t][-1])
+    return nbytes[t] - more if more <= WORTHWHILE * nbytes[t] else None
 
 
 def held_instead(sequence: Sequence, t: int, uncut: Collection[int]) -> tuple[int, ...] | None:

@@ -1,10 +1,11 @@
-"""The cheapest tiles for a budget: routes over the cuts, for prefixes of the droppable values.
+"""The cheapest tiles for a budget: routes over the cuts, with more and more values dropped.
 
-    Sequence (what is held at each cut) -> for prefixes of the droppable values: cheapest route over
-    the cuts (`program`), its segments from `segments` -> Choice
+    Sequence (what is held at each cut) -> cheapest route over the cuts (`cut_program`), its
+    segments from `segments` -> Choice, or the cut where it ends
+                             -> without a value that is held there (`made_again`), and once more
 
-The first values dropped are the largest with a gap in their life, skip connections for example:
-tiles behind the gap make their part of them again, of what is held instead (`made_again`).
+Values that are dropped have a gap in their life, skip connections for example: tiles behind the gap
+make their part of them again, of what is held instead.
 """
 
 from bisect import bisect_right
@@ -17,15 +18,17 @@ from typing import NamedTuple
 
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.memory import MemoryRules
-from onnxremat.tiling.cut_program import cheapest_route
-from onnxremat.tiling.made_again import droppable, dropping
+from onnxremat.tiling.cut_program import Stuck, cheapest_route
+from onnxremat.tiling.made_again import blocking, droppable, dropping
 from onnxremat.tiling.segments import Option, Segments
-from onnxremat.tiling.sequence import Sequence
+from onnxremat.tiling.sequence import Drop, Sequence
 from onnxremat.tiling.tiling_plan import most_nodes
 from onnxremat_rewriters.tile import never_cut
 
-MOST_DROPPED = 6
-"""At most so many values are dropped."""
+MOST_DROPPED, MOST_LARGEST = 12, 6
+"""At most so many values are dropped: where the way ends, and of the largest."""
+SMALL = 0.05
+"""Values of less than this share of the budget are not dropped."""
 MOST_CUTS = 160
 """At most so many cuts are ends of segments."""
 MOST_OPS = 400
@@ -84,35 +87,65 @@ class Routes:
             for v, node in enumerate(sequence.imported.op_nodes)
             if never_cut(sequence.view, node, tiling.threads, tiling.allow_rounding) is not None
         )
-        self._cuts: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._kinds: dict[tuple[int, ...], Segments] = {}
+        self._cuts: dict[tuple[Drop, ...], tuple[int, ...]] = {}
+        self._kinds: dict[tuple[Drop, ...], Segments] = {}
         self._pruned = False
 
     def cheapest(
         self, budget_bytes: int, carry: bool, below_ns: float = inf, *, first: bool = False
     ) -> Choice | None:
-        """The cheapest plan over the prefixes of droppable values, if it costs less than
-        `below_ns`; with `first`, the first of those that add little. Cheap plans are looked for
-        first: tiles that would cost more than is asked for are not followed back."""
+        """The cheapest plan that is found, if it costs less than `below_ns`; with `first`, the
+        first one. What is dropped is found where the way ends, and then, for plans that cost less,
+        the largest values are."""
+        best = self._unblocked(budget_bytes, carry, below_ns)
+        if first or best is None:
+            return best
         sequence, enough = self.sequence, CHEAP * self.one_pass_ns
-        values = [t for t in self._droppable if sequence.nbytes[t] * 20 >= budget_bytes]
-        for share in EXTRA_SHARES:
-            best: Choice | None = None
-            limit = min(share * self.one_pass_ns, below_ns)
+        values = [d for d in self._droppable if sequence.nbytes[d[0]] >= SMALL * budget_bytes]
+        for number in range(min(MOST_LARGEST, len(values)) + 1):
+            if best.extra_ns <= enough or self._deadline.over():
+                break
+            found = self._route(tuple(sorted(values[:number])), budget_bytes, best.extra_ns, carry)
+            if isinstance(found, Choice) and found.extra_ns < best.extra_ns:
+                best = found
+        return best
+
+    def _unblocked(self, budget_bytes: int, carry: bool, below_ns: float) -> Choice | None:
+        """A plan that is found by dropping what is held where the way ends, one value after the
+        other. Cheap plans are looked for first: tiles that would cost more are not followed back,
+        and where that may be what ended the way, they may cost more."""
+        shares, dropped = iter(EXTRA_SHARES), tuple[Drop, ...]()
+        limit = min(next(shares) * self.one_pass_ns, below_ns)
+        while not self._deadline.over():
             self._pruned = False
-            for count in range(min(MOST_DROPPED, len(values)) + 1):
-                if best is not None and (first or best.extra_ns <= enough):
-                    break
-                if self._deadline.over():
-                    return best
-                found = self._route(tuple(values[:count]), budget_bytes, limit, carry)
-                if found is not None and found.extra_ns < limit:
-                    best, limit = found, found.extra_ns
-            if best is not None or limit == below_ns or not self._pruned:
-                return best
+            found = self._route(dropped, budget_bytes, limit, carry)
+            if isinstance(found, Choice) and found.extra_ns < limit:
+                return found
+            share = next(shares, None) if self._pruned and limit < below_ns else None
+            if share is not None:
+                limit = min(share * self.one_pass_ns, below_ns)
+                continue
+            if not isinstance(found, Stuck) or len(dropped) == MOST_DROPPED:
+                return None
+            drop = self._blocking(dropped, found.reached, budget_bytes)
+            if drop is None:
+                return None
+            dropped = tuple(sorted((*dropped, drop)))
         return None
 
-    def segments(self, dropped: tuple[int, ...] = ()) -> Segments:
+    def _blocking(self, dropped: tuple[Drop, ...], reached: int, budget_bytes: int) -> Drop | None:
+        """The value to drop so that less is held where the way ends."""
+        cuts = self.cuts(dropped)
+        after = bisect_right(cuts, reached)
+        return blocking(
+            self.segments(dropped).sequence,
+            dropped,
+            (reached, *cuts[after : after + NEAR_CUTS]),
+            SMALL * budget_bytes,
+            self._uncut,
+        )
+
+    def segments(self, dropped: tuple[Drop, ...] = ()) -> Segments:
         """The segments of the sequence without some values."""
         if dropped not in self._kinds:
             self._kinds[dropped] = Segments(
@@ -127,10 +160,10 @@ class Routes:
         return self._kinds[dropped]
 
     @cached_property
-    def _droppable(self) -> list[int]:
+    def _droppable(self) -> list[Drop]:
         return droppable(self.sequence, self._uncut)
 
-    def cuts(self, dropped: tuple[int, ...] = ()) -> tuple[int, ...]:
+    def cuts(self, dropped: tuple[Drop, ...] = ()) -> tuple[int, ...]:
         """Where segments may begin and end in the sequence without some values."""
         if dropped not in self._cuts:
             sequence = self.segments(dropped).sequence
@@ -145,8 +178,8 @@ class Routes:
         return beside | {v for v in self._uncut if held[v] != held[v + 1]}
 
     def _route(
-        self, dropped: tuple[int, ...], budget_bytes: int, below_ns: float, carry: bool
-    ) -> Choice | None:
+        self, dropped: tuple[Drop, ...], budget_bytes: int, below_ns: float, carry: bool
+    ) -> Choice | Stuck | None:
         """The cheapest route whose segments keep the budget when they are planned exactly, with
         what the runtime needs for each node that is added."""
         segments = self.segments(dropped)
@@ -164,8 +197,8 @@ class Routes:
             near = _near(self.cuts(dropped), whole)
             route = cheapest_route(whole, *near, cost_of, below_ns, self._too_dear)
             self._pruned |= segments.pruned
-            if route is None:
-                return None
+            if isinstance(route, Stuck):
+                return route
             exact = [segments.exactly(*part, chosen[part]) for part in route.segments]
             if any(one is None or one.peak_bytes > limit for one in exact):
                 continue

@@ -6,9 +6,10 @@ A *dropped* value is held up to the last of its near readers only: those behind 
 it again, in tiles.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 
 from onnxremat.core.graph import TensorKind
@@ -17,6 +18,9 @@ from onnxremat.core.schedule import Schedule
 from onnxremat.importer import ImportedModel
 from onnxremat.importer.views import root_of
 from onnxremat_rewriters.tile import TileView
+
+Drop = tuple[int, int]
+"""A tensor that is dropped, and the last of its readers before that, or the op that makes it."""
 
 NEAR_OPS = 4
 """A reader so many ops behind the one before it is a far one."""
@@ -39,9 +43,11 @@ class Sequence:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def without(self, tensors: Collection[int]) -> "Sequence":
-        """The same sequence with other values dropped, each of which must have a far reader."""
-        near = {t: gap for t in tensors if (gap := self.gap(t)) is not None}
+    def without(self, drops: Iterable[Drop]) -> "Sequence":
+        """The same sequence with other values dropped, each behind the earliest of its drops."""
+        near: dict[int, int] = {}
+        for t, last in drops:
+            near[t] = min(last, near.get(t, last))
         return Sequence(self.imported, self.view, self.rules, near)
 
     def keeping(self, tensors: Collection[int], until: int) -> "Sequence":
@@ -51,14 +57,13 @@ class Sequence:
             return self
         return Sequence(self.imported, self.view, self.rules, self.dropped, {**self.kept, **later})
 
-    def gap(self, t: int) -> int | None:
-        """The last reader before the widest gap in the life of a tensor; None without a gap."""
+    def gaps(self, t: int) -> list[tuple[int, int]]:
+        """The far readers of a tensor, each with the reader before it, or what makes it."""
         graph = self.imported.graph
         if t in self.held_outputs or not graph.readers[t] or graph.producer[t] < 0:
-            return None
+            return []
         times = (graph.producer[t], *graph.readers[t])
-        widest = max(range(len(times) - 1), key=lambda i: times[i + 1] - times[i])
-        return times[widest] if times[widest + 1] - times[widest] >= NEAR_OPS else None
+        return [(last, far) for last, far in pairwise(times) if far - last >= NEAR_OPS]
 
     @cached_property
     def count(self) -> int:

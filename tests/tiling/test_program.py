@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from onnxremat.tiling.cut_program import cheapest_route
+from onnxremat.tiling.cut_program import Route, Stuck, cheapest_route
 
 
 def cheapest_by_trial(
@@ -34,17 +34,18 @@ def test_route_is_as_cheap_as_the_best_of_all(seed: int) -> None:
     costs = {ends: rng.randint(0, 9) for ends in combinations(cuts, 2) if rng.random() < 0.6}
     expected = cheapest_by_trial(whole, cuts, costs)
     route = cheapest_route(whole, cuts, cuts, lambda i, j, below: costs.get((i, j)))
-    assert (inf if route is None else route.cost) == expected
-    if route is not None:
+    assert (inf if isinstance(route, Stuck) else route.cost) == expected
+    if isinstance(route, Stuck):
+        for c in range(route.reached, count + 1):
+            before = {ends: cost for ends, cost in costs.items() if ends[1] <= c}
+            assert (cheapest_by_trial(whole[:c], cuts, before) < inf) == (c == route.reached)
+    else:
         assert route.cost == sum(costs[ends] for ends in route.segments)
         inside = {v for i, j in route.segments for v in range(i, j)}
         assert all(w or v in inside for v, w in enumerate(whole))
-        assert cheapest_route(
-            whole, cuts, cuts, lambda i, j, below: costs.get((i, j)), route.cost + 1
-        )
-        assert route.cost == 0 or not cheapest_route(
-            whole, cuts, cuts, lambda i, j, below: costs.get((i, j)), route.cost
-        )
+        for below, there_is in ((route.cost + 1, True), (route.cost, False)):
+            found = cheapest_route(whole, cuts, cuts, lambda i, j, _: costs.get((i, j)), below)
+            assert route.cost == 0 or isinstance(found, Route) == there_is
 
 
 def test_ops_that_fit_cost_nothing_and_ask_for_nothing() -> None:
@@ -52,5 +53,5 @@ def test_ops_that_fit_cost_nothing_and_ask_for_nothing() -> None:
         raise AssertionError((i, j))
 
     route = cheapest_route([True] * 5, range(6), range(6), none)
-    assert route is not None
+    assert isinstance(route, Route)
     assert (route.segments, route.cost) == ((), 0)
