@@ -160,7 +160,9 @@ class Segments:
         said = [reason for reason in refusals if reason]
         if said and not axes:
             self.failures.setdefault(j - 1, said[0])
-        families = [strips(shape, axis) for axis in axes if axis < 3 or 2 not in axes]
+        # Rows of a picture do without its columns; in groups of channels rows come behind those.
+        alone = [axis for axis in axes if axis < 3 or 2 not in axes or len(shape) > 4]
+        families = [strips(shape, axis) for axis in alone]
         return (*families, *pairs(shape, axes), *carrying(shape, axes))
 
     def _walk(self, j: int, grid: Grid) -> TileWalk:

@@ -138,12 +138,22 @@ def nested() -> onnx.ModelProto:
     return net.model(net.conv(x, 32, 1, 3))
 
 
+def groups() -> onnx.ModelProto:
+    """Of a picture the means of its rows, in groups of its channels."""
+    net = Net()
+    x = net.conv(net.input("x", 1, 3, 64, 64), 3, 16, 3)
+    x = net.conv(net.add("Relu", x), 16, 8, 3)
+    x = net.add("Reshape", x, net.constant(np.array([1, 2, 4, 64, 64])))
+    return net.model(net.add("ReduceMean", x, axes=[4]))
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "espcn": lambda: BUILDERS["espcn"](size=192, scale=2),
     "unet": lambda: BUILDERS["unet"](size=128, base=16, levels=3),
     "mobilenet": lambda: BUILDERS["mobilenet"](size=128),
     "transformer": lambda: BUILDERS["transformer"](depth=1, sequence=512, heads=4, width=64),
     "nested": nested,
+    "groups": groups,
     "two ranks": two_ranks,
     "long chain": long_chain,
     "behind an uncut op": behind_an_uncut_op,

@@ -91,3 +91,16 @@ def test_families_grow() -> None:
         assert counts == sorted(set(counts))
         assert all(tiles <= shape[axis] for grid in family for axis, tiles in grid.axes)
     assert single_axes((1, 2000)) == ()
+
+
+def test_statistics_of_groups_are_made_row_by_row() -> None:
+    """Cut by channels, all that comes before a convolution is made again for each part of them."""
+    found = segments("groups")
+    grids = [family[0].axes for family in found.families(found.sequence.count)]
+    assert ((3, 2),) in grids
+    costs = {
+        axis: option.extra_ns
+        for axis in (2, 3)
+        if (option := found.option(0, found.sequence.count, Grid(((axis, 2),)))) is not None
+    }
+    assert costs[3] <= costs[2]
