@@ -16,6 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from onnxremat.cli import schemas
 from onnxremat.cli.report import told_fields
 from onnxremat.commands.audit import Audit
+from onnxremat.commands.audits import Audits
 from onnxremat.commands.budget import BudgetReport
 from onnxremat.commands.fitness import Check
 from onnxremat.commands.frontier import Frontier
@@ -32,6 +33,7 @@ FOLDER = Path(schemas.__file__).with_name("schema_files")
 RESULTS: Mapping[str, tuple[type, ...]] = {
     "rewrite": (RewriteResult,),
     "audit": (Audit,),
+    "audits": (Audits,),
     "budget": (BudgetReport,),
     "frontier": (Frontier, ProcessFrontier),
     "verify": (Verification,),
@@ -40,7 +42,6 @@ RESULTS: Mapping[str, tuple[type, ...]] = {
 }
 """What commands print; of frontier by the session."""
 LISTS: Mapping[str, tuple[str, type]] = {
-    "audits": ("audit", Audit),
     "planners": ("planners", PlannerInfo),
 }
 """What is a list of results, by the command that prints it."""
@@ -64,7 +65,7 @@ def schema(command: str) -> dict[str, Any]:
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": schemas.schema_name(command),
-        "description": _described("audit" if command == "budget" else command),
+        "description": _described("audit" if command in ("audits", "budget") else command),
     }
     if command == "error":
         body = _object({"error": _PLAIN[str], "exit_code": _PLAIN[int],

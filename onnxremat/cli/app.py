@@ -33,7 +33,7 @@ from onnxremat.core.errors import (
     UsageError,
 )
 from onnxremat.core.text import printable
-from onnxremat.core.units import parse_bytes, parse_limit, parse_share
+from onnxremat.core.units import MemoryLimit, parse_bytes, parse_limit, parse_share
 from onnxremat.ort.child.run_limit import RUN_SECONDS
 from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS
 from onnxremat.stages import CHOOSING, COMPILING, NOTE, PLANNING
@@ -302,9 +302,9 @@ def audit_command(
 
     With --fail-above: whether models keep a memory budget, and nothing else.
     """
-    from onnxremat.cli.audit_report import audits_text
+    from onnxremat.cli.audit_report import audit_text
     from onnxremat.cli.memory_chart import fits
-    from onnxremat.commands.audit import audit_all
+    from onnxremat.commands.audit import audit
     from onnxremat.options import ModelOptions
 
     if html is None and (second is not None or anonymous):
@@ -325,9 +325,12 @@ def audit_command(
     for name, given in (("--mem-of", mem_of), ("--sarif", sarif), ("--junit", junit)):
         if given is not None:
             raise UsageError(f"{name} goes with --fail-above only")
+    if len(models) > 1:
+        _audit_each(models, limit, options, shown, as_json=as_json)
+        return
     with _progress(shown) as progress:
         if html is None:
-            results = audit_all(models, options, limit=limit, progress=progress)
+            result = audit(models[0], options, limit=limit, progress=progress)
         else:
             from onnxremat.cli.pages.audit_page import audit_html
             from onnxremat.commands.anonymity import without_names
@@ -339,13 +342,35 @@ def audit_command(
             )
             if anonymous:
                 inspection = without_names(inspection)
-            results, page = [inspection.audit], audit_html(inspection)
+            result, page = inspection.audit, audit_html(inspection)
             write_files({html: page.encode()}, placing=lambda: progress(PLACING))
-    text = partial(audits_text, blocks=fits(_out.encoding))
-    if len(results) == 1:
-        _emit("audit", results[0], text, as_json=as_json, written=html)
-    else:
-        _emit("audits", results, text, as_json=as_json)
+    text = partial(audit_text, blocks=fits(_out.encoding))
+    _emit("audit", result, text, as_json=as_json, written=html)
+
+
+def _audit_each(
+    models: list[Path],
+    limit: MemoryLimit | None,
+    options: "ModelOptions",
+    shown: Shown,
+    *,
+    as_json: bool,
+) -> None:
+    """What `audit` does with several models: those that can be are audited, and what is wrong with
+    others is a line each; the exit code is that of the first."""
+    from onnxremat.cli.audit_report import audits_text
+    from onnxremat.cli.memory_chart import fits
+    from onnxremat.commands.audits import audit_each
+
+    with _progress(shown) as progress:
+        found = audit_each(models, options, limit=limit, progress=progress)
+    if found.audits or as_json:
+        text = partial(audits_text, blocks=fits(_out.encoding))
+        _emit("audits", found, text, as_json=as_json)
+    for one in found.failed:
+        _tell(f"onnxremat: {one.error}")
+    if found.failed:
+        raise typer.Exit(found.failed[0].exit_code)
 
 
 def _hold_budget(

@@ -7,6 +7,7 @@ from onnxremat.cli.report import estimated_rows
 from onnxremat.cli.tables import columns, paragraph, shown_name, table
 from onnxremat.commands.attribution import MeasuredPeak
 from onnxremat.commands.audit import Audit, Floor, HeldTensor
+from onnxremat.commands.audits import Audits
 from onnxremat.core.text import printable
 from onnxremat.core.units import format_bytes
 from onnxremat.ort.measuring.figures import ORIGINAL, SessionFigures
@@ -17,14 +18,11 @@ _BEYOND_SHOWN = 3
 _BEYOND_BYTES = 65536
 
 
-def audits_text(
-    result: Audit | Sequence[Audit], width: int | None = None, *, blocks: bool = True
-) -> str:
-    """One audit, or several, each below the name of its model."""
-    if isinstance(result, Audit):
-        return audit_text(result, width, blocks=blocks)
+def audits_text(result: Audits, width: int | None = None, *, blocks: bool = True) -> str:
+    """Several audits, each below the name of its model."""
     each = [
-        f"{printable(str(one.model))}\n{audit_text(one, width, blocks=blocks)}" for one in result
+        f"{printable(str(one.model))}\n{audit_text(one, width, blocks=blocks)}"
+        for one in result.audits
     ]
     return "\n\n".join(each)
 

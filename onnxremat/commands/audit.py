@@ -1,7 +1,6 @@
 """What a model needs, where its peak comes from, and how far down a schedule could take it."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from onnxremat.core.memory import MemoryRules, live_at, profile
 from onnxremat.core.problem import Limits, Problem
 from onnxremat.core.schedule import Schedule, given_order, with_eager_ops
 from onnxremat.core.units import MemoryLimit, format_bytes
-from onnxremat.importer import GivenModel, load_given, own_dims
+from onnxremat.importer import GivenModel, load_given
 from onnxremat.options import ModelOptions
 from onnxremat.ort.measuring.figures import SessionFigures, today
 from onnxremat.ort.measuring.measure import in_memory
@@ -135,27 +134,6 @@ def audit(
     progress("reading the model")
     subject = prepare(load_given(model, base_dir), options or ModelOptions(), progress)
     return audit_subject(subject, limit=limit, progress=progress)
-
-
-def audit_all(
-    models: Sequence[Path],
-    options: ModelOptions,
-    *,
-    limit: MemoryLimit | None = None,
-    progress: ProgressReport = silent,
-) -> list[Audit]:
-    """`audit` of models one after the other. Of several, each has the sizes of its own dimensions.
-    Raises UsageError or ModelError."""
-    if len(models) == 1:
-        return [audit(models[0], options, limit=limit, progress=progress)]
-    found = []
-    for model in models:
-        progress("reading the model", str(model))
-        loaded = load_given(model)
-        own = replace(options, dims=own_dims(loaded.model.graph, options.dims))
-        subject = prepare(loaded, own, progress)
-        found.append(audit_subject(subject, limit=limit, progress=progress))
-    return found
 
 
 def audit_subject(
