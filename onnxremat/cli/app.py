@@ -592,16 +592,22 @@ def _run() -> int:
     except MemoryError:
         return _failed("this machine has not enough memory for the model", ModelError.exit_code)
     except Exception as error:
-        if type(error).__module__.startswith(("click", "typer")) and hasattr(
+        if not type(error).__module__.startswith(("click", "typer")) or not hasattr(
             error, "format_message"
         ):
-            said = error.format_message()
-            _tell(said if _is_help(error) else f"onnxremat: {printable(said)}")
-            return UsageError.exit_code
-        raise
+            raise
+        return _not_read(error.format_message(), is_help=_is_help(error))
     if code == Interrupted.exit_code:  # typer returns it for a KeyboardInterrupt
         return _failed("interrupted, nothing was written", code)
     return int(code)
+
+
+def _not_read(message: str, *, is_help: bool) -> int:
+    """Say what the parser says of the arguments, which is an error unless it is the help."""
+    if not is_help:
+        return _failed(printable(message), UsageError.exit_code)
+    _tell(message)
+    return UsageError.exit_code
 
 
 def _is_help(error: Exception) -> bool:

@@ -25,7 +25,7 @@ from onnxremat.commands.process_frontier import MeasuredPoint, ProcessFrontier
 from onnxremat.commands.rewrite import rewrite
 from onnxremat.commands.sweep import sweep
 from onnxremat.core.attempt import Attempt
-from onnxremat.core.errors import InfeasibleError, NoPlanFoundError
+from onnxremat.core.errors import InfeasibleError, NoPlanFoundError, UsageError
 from onnxremat.core.units import parse_limit
 from onnxremat.options import Options
 from tests.commands.test_rewrite import diamond
@@ -197,6 +197,31 @@ def test_an_error_is_what_its_schema_says(
         patch.setattr(command_line, "_out", command_line._Console(soft_wrap=True, emoji=False))
         assert command_line._run() == NoPlanFoundError.exit_code
     require_valid("error", json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["audit", "m.onnx", "--json", "--unheard"],
+        ["audit", "--json"],
+        ["audit", "m.onnx", "--threads", "many", "--json"],
+        ["audit", "m.onnx", "--threads", "0", "--json"],
+        ["audit", "m.onnx", "--json", "--mem"],
+        ["unheard", "--json"],
+        ["--json"],
+    ],
+)
+def test_what_the_parser_refuses_is_an_error_in_json_too(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["onnxremat", *arguments])
+    monkeypatch.setattr(command_line.INTERRUPTS, "told", False)
+    assert command_line._run() == UsageError.exit_code
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    require_valid("error", told)
+    assert told["exit_code"] == UsageError.exit_code
+    assert err == f"onnxremat: {told['error']}\n"
 
 
 def started(*arguments: object, **environment: str) -> "subprocess.CompletedProcess[str]":
