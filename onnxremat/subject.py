@@ -267,10 +267,7 @@ def with_substitutes(
     """The subject in which substitutes stand for nodes that hold `threshold_bytes` or more
     under `rules`."""
     imported = subject.imported
-    held = {
-        imported.op_nodes[v]: op_bytes(imported.graph, rules, v)
-        for v in range(len(imported.graph.ops))
-    }
+    held = dict(zip(imported.op_nodes, op_bytes(imported.graph, rules), strict=True))
     made = substitute(
         subject.released.model,
         held,

@@ -162,8 +162,7 @@ def audit_subject(
     problem = Problem(graph, rules, max_copies=1, starts=(as_given,))
     limits = Limits(_SECONDS, seed=options.seed)
     reordered = PLANNERS["reorder"].function(problem, limits)
-    progress("cutting into tiles", _AT_MOST)
-    tiling = _in_tiles(subject, target, reordered.schedule)
+    tiling = _in_tiles(subject, target, reordered.schedule, progress)
     floor = find_floor(graph, rules)
     floor = replace(floor, refuted=target.refutes(floor.nbytes))
     sessions, sessions_reason = tuple[SessionFigures, ...](), ""
@@ -223,11 +222,15 @@ def estimated_nodes(subject: Subject) -> tuple[str, ...]:
     return tuple(name_of[v] for v in subject.profile.unmeasured if v in name_of)
 
 
-def _in_tiles(subject: Subject, target: Target, order: Schedule) -> TilingPlan:
+def _in_tiles(
+    subject: Subject, target: Target, order: Schedule, progress: ProgressReport
+) -> TilingPlan:
     """The smallest peak in exact tiles; if there is none, the reason, and what others reach."""
+    progress("cutting into tiles", _AT_MOST)
     exact = _smallest(subject, target, order, allow_rounding=False)
     if exact.regions or not exact.reasons:
         return exact
+    progress("cutting into tiles that round", _AT_MOST)
     rounded = _smallest(subject, target, order, allow_rounding=True)
     if not rounded.regions:
         return exact

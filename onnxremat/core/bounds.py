@@ -28,33 +28,38 @@ def peak_bound(graph: Graph, rules: MemoryRules) -> PeakBound:
     )
 
 
-def op_bytes(graph: Graph, rules: MemoryRules, v: int) -> int:
-    """The least bytes held while op v runs, whatever the schedule: its distinct inputs and its
-    outputs, less what it can write in place, plus its workspace.
+def op_bytes(graph: Graph, rules: MemoryRules) -> tuple[int, ...]:
+    """For each op the least bytes held while it runs, whatever the schedule: its distinct inputs
+    and its outputs, less what it can write in place, plus its workspace. O(tensors + reads).
 
     An input that is a graph output can only be given up in place if its producer may run again.
     An output that nobody reads is held during its op in any case.
     """
-    op = graph.ops[v]
     size = [rules.nbytes(t) for t in graph.tensors]
-    return rules.constant_bytes(graph) + _variable_bytes(graph, rules, v, size, op.outputs)
+    constant, held = rules.constant_bytes(graph), frozenset(graph.outputs)
+    return tuple(
+        constant + _variable_bytes(graph, rules, v, size, held) for v in range(len(graph.ops))
+    )
 
 
 def _variable_bytes(
-    graph: Graph, rules: MemoryRules, v: int, size: list[int], outputs: tuple[int, ...]
+    graph: Graph, rules: MemoryRules, v: int, size: list[int], held: frozenset[int]
 ) -> int:
     op = graph.ops[v]
     read = {t for t in op.inputs if graph.tensors[t].kind is TensorKind.ACTIVATION}
-    total = sum(size[t] for t in read) + sum(size[t] for t in outputs)
+    total = sum(size[t] for t in read) + sum(size[t] for t in op.outputs)
     if rules.count_workspace:
         total += op.workspace_bytes
-    return total - sum(size[t] for t in could_be_taken_over(graph, rules, v))
+    return total - sum(size[t] for t in could_be_taken_over(graph, rules, v, held))
 
 
-def could_be_taken_over(graph: Graph, rules: MemoryRules, v: int) -> set[int]:
-    """The inputs whose buffers some execution of op v may take over, in whatever schedule."""
+def could_be_taken_over(
+    graph: Graph, rules: MemoryRules, v: int, held: frozenset[int] | None = None
+) -> set[int]:
+    """The inputs whose buffers some execution of op v may take over, in whatever schedule. `held`:
+    the graph's outputs, for who asks of many ops."""
     op = graph.ops[v]
-    held = set(graph.outputs)
+    held = frozenset(graph.outputs) if held is None else held
     taken: set[int] = set()
     filled: set[int] = set()
     for i, o in rules.inplace.get(op.op_type, ()):
@@ -74,11 +79,8 @@ def could_be_taken_over(graph: Graph, rules: MemoryRules, v: int) -> set[int]:
 
 def single_op_bound(graph: Graph, rules: MemoryRules) -> PeakBound:
     """The largest working set of one op."""
-    size = [rules.nbytes(t) for t in graph.tensors]
-    constant = rules.constant_bytes(graph)
-    best = PeakBound(constant, None, "bytes held throughout")
-    for v, op in enumerate(graph.ops):
-        nbytes = constant + _variable_bytes(graph, rules, v, size, op.outputs)
+    best = PeakBound(rules.constant_bytes(graph), None, "bytes held throughout")
+    for v, (op, nbytes) in enumerate(zip(graph.ops, op_bytes(graph, rules), strict=True)):
         if nbytes > best.nbytes:
             best = PeakBound(
                 nbytes, v, f"inputs, outputs and workspace of {op.name} ({op.op_type})"

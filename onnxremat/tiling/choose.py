@@ -245,8 +245,9 @@ def uncut_bound(subject: Subject, tiling: Tiling) -> PeakBound:
         if graph.tensors[t].kind is TensorKind.ACTIVATION
     )
     best = PeakBound(rules.constant_bytes(graph) + outputs, None, "graph outputs, held together")
+    held = op_bytes(graph, rules)
     for v, node in enumerate(subject.imported.op_nodes):
-        nbytes = op_bytes(graph, rules, v)
+        nbytes = held[v]
         if nbytes <= best.nbytes:
             continue
         why = never_cut(looked_at, node, tiling.threads, tiling.allow_rounding)

@@ -7,7 +7,7 @@ it again, in tiles.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from math import prod
@@ -27,6 +27,29 @@ NEAR_OPS = 4
 
 
 @dataclass(frozen=True)
+class _Whole:
+    """What is the same for all sequences of a model, so that it is asked for once."""
+
+    imported: ImportedModel
+    rules: MemoryRules
+
+    @cached_property
+    def nbytes(self) -> tuple[int, ...]:
+        """`Sequence.nbytes`."""
+        return tuple(
+            self.rules.nbytes(t) if t.kind is TensorKind.ACTIVATION else 0
+            for t in self.imported.graph.tensors
+        )
+
+    @cached_property
+    def step_bytes(self) -> tuple[int, ...]:
+        """Bytes held while each op runs, with nothing dropped."""
+        graph = self.imported.graph
+        order = Schedule(tuple(range(len(graph.ops))))
+        return profile(graph, order, self.rules).live_bytes
+
+
+@dataclass(frozen=True)
 class Sequence:
     """The ops of a model in the order of the file, with the view that tiling needs of it.
 
@@ -39,6 +62,7 @@ class Sequence:
     rules: MemoryRules
     dropped: Mapping[int, int] = field(default_factory=dict)
     kept: Mapping[int, int] = field(default_factory=dict)
+    _whole: _Whole | None = field(default=None, repr=False, compare=False)
     _leaving: dict[tuple[int, int], tuple[int, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -48,14 +72,14 @@ class Sequence:
         near: dict[int, int] = {}
         for t, last in drops:
             near[t] = min(last, near.get(t, last))
-        return Sequence(self.imported, self.view, self.rules, near)
+        return replace(self, dropped=near, kept={}, _whole=self.whole)
 
     def keeping(self, tensors: Collection[int], until: int) -> "Sequence":
         """The same sequence with some values held until an op, at least."""
         later = {t: until for t in tensors if self.last_read[t] < until}
         if not later:
             return self
-        return Sequence(self.imported, self.view, self.rules, self.dropped, {**self.kept, **later})
+        return replace(self, kept={**self.kept, **later}, _whole=self.whole)
 
     def gaps(self, t: int) -> list[tuple[int, int]]:
         """The far readers of a tensor, each with the reader before it, or what makes it."""
@@ -90,12 +114,14 @@ class Sequence:
         return tuple(last)
 
     @cached_property
+    def whole(self) -> _Whole:
+        """What does not depend on what is dropped."""
+        return self._whole or _Whole(self.imported, self.rules)
+
+    @property
     def nbytes(self) -> tuple[int, ...]:
         """Bytes of each tensor that a run holds; 0 for weights and what the caller gives."""
-        return tuple(
-            self.rules.nbytes(t) if t.kind is TensorKind.ACTIVATION else 0
-            for t in self.imported.graph.tensors
-        )
+        return self.whole.nbytes
 
     def part_bytes(self, name: str, shape: tuple[int, ...]) -> int:
         """Bytes of a buffer for a part of a value; 0 where elements have no size."""
@@ -147,7 +173,7 @@ class Sequence:
         """Bytes held while each op runs whole. An op that reads a value behind its gap could not
         do so, but is counted as if the value were there."""
         graph = self.imported.graph
-        live = list(profile(graph, Schedule(tuple(range(self.count))), self.rules).live_bytes)
+        live = list(self.whole.step_bytes)
         for t, near in self.dropped.items():
             for v in range(near + 1, graph.readers[t][-1] + 1):
                 if t not in graph.ops[v].inputs:

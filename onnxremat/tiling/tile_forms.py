@@ -23,10 +23,9 @@ def tileable_subject(
     rounding: set[int] = set()
     if allow_rounding:
         least = 0 if limit_bytes is None else limit_bytes // 2
+        held = op_bytes(imported.graph, rules)
         rounding = {
-            node
-            for v, node in enumerate(imported.op_nodes)
-            if op_bytes(imported.graph, rules, v) >= least
+            node for node, nbytes in zip(imported.op_nodes, held, strict=True) if nbytes >= least
         }
     made = tileable(subject.released.model, subject.fixed_types, rounding)
     if not made.changed:

@@ -386,7 +386,7 @@ def test_scratch_counts_where_the_rules_say_so(counted: bool) -> None:
     graph = subject("much scratch").imported.graph
     (whole,) = [v for v, op in enumerate(graph.ops) if op.op_type == "LRN"]
     assert graph.ops[whole].workspace_bytes > 0
-    budget = op_bytes(graph, replace(rules, count_workspace=False), whole) * 11 // 10
+    budget = op_bytes(graph, replace(rules, count_workspace=False))[whole] * 11 // 10
     plan = choose_regions(subject("much scratch"), budget, TILING._replace(rules=rules), Limits(60))
     assert plan.meets(budget) is not counted
 

@@ -1,8 +1,12 @@
 """Values that tiles make again, and what is held instead of them."""
 
+from typing import Any
+
 import pytest
 
+from onnxremat.core.memory import MemoryProfile, profile
 from onnxremat.ort.emulation.rules import RECIPE_RULES
+from onnxremat.tiling import sequence as sequence_module
 from onnxremat.tiling.made_again import (
     WORTHWHILE,
     blocking,
@@ -47,6 +51,20 @@ def test_something_small_is_held_instead_of_what_has_much_before_it() -> None:
     assert made.kept == dict.fromkeys(held or (), graph.readers[t][-1])
     for u in made.kept:
         assert made.last_read[u] == graph.readers[t][-1] > sequence.last_read[u]
+
+
+def test_a_model_is_profiled_once_whatever_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    profiled = []
+
+    def counted(*arguments: Any) -> MemoryProfile:
+        profiled.append(arguments)
+        return profile(*arguments)
+
+    monkeypatch.setattr(sequence_module, "profile", counted)
+    sequence = sequence_of("nested")
+    assert droppable(sequence, ())
+    assert blocking(sequence, (), range(sequence.count + 1), 1, ()) is not None
+    assert len(profiled) == 1
 
 
 def test_what_is_not_cut_is_not_made_again() -> None:
