@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from onnxremat.cli.memory_chart import memory_chart
-from onnxremat.cli.report import estimated_rows
+from onnxremat.cli.report import FOR_RECIPE, estimated_rows
 from onnxremat.cli.tables import columns, paragraph, shown_name, table
 from onnxremat.commands.attribution import MeasuredPeak
 from onnxremat.commands.audit import Audit, Floor, HeldTensor
@@ -32,6 +32,7 @@ def audit_text(result: Audit, width: int | None = None, *, blocks: bool = True) 
     `blocks`: whether the picture of its memory may have other characters than ASCII."""
     peak = result.peak
     rows = [
+        *_rewritten_rows(result),
         ("nodes", f"{result.nodes} ({result.ops} compute; {result.unread_values} unread values)"),
         ("weights", format_bytes(result.weight_bytes)),
         ("inputs", format_bytes(result.input_bytes)),
@@ -81,6 +82,16 @@ def audit_text(result: Audit, width: int | None = None, *, blocks: bool = True) 
     if result.sessions:
         parts.append(_sessions_table(result.sessions, width))
     return "\n\n".join(parts)
+
+
+def _rewritten_rows(result: Audit) -> list[tuple[str, str]]:
+    """What to know of a file that onnxremat wrote."""
+    if result.of_recipe is None:
+        return []
+    if result.of_recipe:
+        return [("rewritten", f"to be opened with {FOR_RECIPE}")]
+    beside = "`onnxremat audit ORIGINAL --html PAGE --with FILE` shows both in one picture"
+    return [("rewritten", f"for default options: {beside}")]
 
 
 def _default_rows(result: Audit) -> list[tuple[str, str]]:

@@ -38,6 +38,11 @@ _PATHS = ("written", "", "open it with")
 """Labels of the rows that have paths."""
 _REGIONS_SHOWN = 4
 _SIZES_SHOWN = 3
+FOR_RECIPE = (
+    "onnxremat.open_session, or the session options of its recipe: with others it may take more "
+    "than the original"
+)
+"""What files of a recipe are opened with."""
 _LEFT_OUT = (onnx.ModelProto, StaticPlan, Timeline, Written, DataFile, ModelPair)
 
 
@@ -243,6 +248,8 @@ def check_text(found: Check, width: int | None = None) -> str:
         alike = "as they are in the file: loading packs none"
         otherwise = "otherwise: loading packs its own, in memory"
         rows.append(("packed here", alike if found.packed_alike else otherwise))
+    if record.of_recipe:
+        rows.append(("open it with", FOR_RECIPE))
     rows.append(("here", found.problem or "it opens and runs"))
     return table(rows, width)
 

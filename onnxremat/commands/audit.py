@@ -4,10 +4,12 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import onnx
+
 from onnxremat.commands.attribution import MeasuredPeak, attribute, explained
 from onnxremat.commands.timeline import Timeline, graph_timeline
 from onnxremat.core.bounds import peak_bound
-from onnxremat.core.errors import ModelError
+from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.core.graph import Graph, TensorKind
 from onnxremat.core.memory import MemoryRules, live_at, profile
 from onnxremat.core.problem import Limits, Problem
@@ -19,6 +21,7 @@ from onnxremat.ort.measuring.figures import SessionFigures, today
 from onnxremat.ort.measuring.measure import in_memory
 from onnxremat.ort.measuring.session_memory import measure_session
 from onnxremat.ort.recipe import STOCK
+from onnxremat.ort.record import read_record
 from onnxremat.planners import PLANNERS
 from onnxremat.stages import Detail, ProgressReport, silent, stage
 from onnxremat.subject import Subject, prepare, prepare_planner
@@ -88,7 +91,8 @@ class Audit:
     people have without another file, measured: the original with default session options, then
     with each option that may be set for memory alone; none where the runtime refuses it that way
     (`sessions_reason`). `sessions_limit_bytes` is the limit there, where a share is one of the
-    resident peak.
+    resident peak. `of_recipe`: whether the file is one that onnxremat wrote for the session options
+    of a recipe; False of those for default options, None of all others.
     """
 
     model: Path | None
@@ -114,6 +118,7 @@ class Audit:
     sessions: tuple[SessionFigures, ...] = ()
     sessions_reason: str = ""
     sessions_limit_bytes: int | None = None
+    of_recipe: bool | None = None
 
 
 def audit(
@@ -194,7 +199,17 @@ def audit_subject(
         sessions,
         sessions_reason,
         limit.resolve(sessions[0].runs_bytes) if limit is not None and sessions else None,
+        _of_recipe(feed.as_it_came.model),
     )
+
+
+def _of_recipe(model: onnx.ModelProto) -> bool | None:
+    """`Audit.of_recipe`; of a damaged record nothing is known."""
+    try:
+        record = read_record(model)
+    except UsageError:
+        return None
+    return None if record is None else record.of_recipe
 
 
 def subject_timeline(subject: Subject, schedule: Schedule, rules: MemoryRules) -> Timeline:

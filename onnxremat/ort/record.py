@@ -14,7 +14,14 @@ import onnx
 
 from onnxremat.core.errors import ModelError, UsageError
 from onnxremat.ort.library import RUNTIME_VERSION
-from onnxremat.ort.recipe import OptimizationLevel, Recipe, require_usable, typed, typed_size
+from onnxremat.ort.recipe import (
+    STOCK,
+    OptimizationLevel,
+    Recipe,
+    require_usable,
+    typed,
+    typed_size,
+)
 
 METADATA_KEY = "onnxremat.plan"
 RECORD_VERSION = 2
@@ -113,6 +120,12 @@ class PlanRecord:
             exact=exact,
             any_size=any_size,
         )
+
+    @property
+    def of_recipe(self) -> bool:
+        """Whether the file is for sessions with the options of its recipe, which `open_session`
+        sets; otherwise for those in which nothing is set but threads."""
+        return self.recipe.with_threads(None) != STOCK
 
     def to_json(self) -> str:
         """The record as JSON, keys sorted; `from_json` reverses it."""

@@ -22,9 +22,12 @@ from onnxremat.options import ModelOptions, Options
 from onnxremat.ort.emulation.rules import RECIPE_RULES
 from onnxremat.ort.measuring.measure import PeakMeasurement, measure_activation
 from onnxremat.ort.measuring.profile import profile_run
+from onnxremat.ort.recipe import RECIPE, STOCK, Recipe
+from onnxremat.ort.record import PlanRecord, attach_record
 from onnxremat.planners import PLANNERS
 from onnxremat.subject import prepare
 from onnxremat.tiling import ordered_subject
+from tests.commands.test_rewrite import diamond
 from tests.detector import detector
 
 pytestmark = pytest.mark.slow
@@ -191,6 +194,28 @@ def test_a_peak_that_the_model_explains_is_not_counted(tmp_path: Path) -> None:
     assert result.measured_peak is None
     assert result.peak.op == "third"
     assert "at step" in audit_text(result)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [(RECIPE, "to be opened with onnxremat.open_session"), (STOCK, "--html PAGE --with FILE")],
+)
+def test_a_file_that_was_rewritten_says_what_to_do_with_it(
+    recipe: Recipe, told: str, tmp_path: Path
+) -> None:
+    record = PlanRecord.of(
+        recipe.with_threads(1), input_shapes={"x": (64, 64)}, figure="memory", limit_bytes=None,
+        planned_peak_bytes=1, measured_peak_bytes=1, planner="auto", recomputed=0,
+        original_sha256="",
+    )  # fmt: skip
+    path = diamond(tmp_path / "m.onnx")
+    plain = audit(path, replace(ONE_THREAD, measure_limit=1.0))
+    assert plain.of_recipe is None and "rewritten " not in audit_text(plain)
+    onnx.save(attach_record(onnx.load(path), record), path)
+    found = audit(path, replace(ONE_THREAD, measure_limit=1.0))
+    assert found.of_recipe is (recipe == RECIPE)
+    (line,) = [one for one in audit_text(found).splitlines() if one.startswith("rewritten ")]
+    assert told in line
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from onnxremat.cli.report import check_text
 from onnxremat.commands import fitness as module
 from onnxremat.commands.fitness import check, require_fit
 from onnxremat.commands.rewrite import rewrite
@@ -48,6 +49,7 @@ def test_a_file_fits_where_it_was_made(packed: Path) -> None:
     assert found.optimized.packed
     assert found.optimized.layout_width == layout_width() == found.layout_width
     assert (found.problem, found.packed_alike) == ("", True)
+    assert "open it with" not in check_text(found)
     assert found.data_bytes == packed.with_name(packed.name + SUFFIX).stat().st_size
     require_fit(packed, found)
 
@@ -109,3 +111,4 @@ def test_any_processor_for_what_holds_no_optimizations(tmp_path: Path) -> None:
     found = check(file)
     assert (found.optimized, found.problem, found.packed_alike) == (None, "", None)
     assert found.record.original_sha256 == load(original).sha256
+    assert "open it with  onnxremat.open_session" in check_text(found)
