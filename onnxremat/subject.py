@@ -219,7 +219,8 @@ def prepare(
     if is_stock(feed.loaded.model):
         raise ModelError(
             f"{feed.loaded.label} was already rewritten for default session options: take the "
-            "original"
+            "original (`onnxremat audit ORIGINAL --html PAGE --with FILE` shows both in one "
+            "picture)"
         )
     known = {node.op_type for node in feed.loaded.model.graph.node}
     for op_type in options.allow_ops:
