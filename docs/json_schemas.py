@@ -23,6 +23,7 @@ from onnxremat.commands.frontier import Frontier
 from onnxremat.commands.process_frontier import ProcessFrontier
 from onnxremat.commands.rewrite import RewriteResult
 from onnxremat.commands.sweep import SweepResult
+from onnxremat.commands.sweep_row import COLUMNS
 from onnxremat.core.attempt import Attempt
 from onnxremat.planners import PlannerInfo
 from onnxremat.target_table import TARGETS
@@ -47,6 +48,10 @@ LISTS: Mapping[str, tuple[str, type]] = {
 """What is a list of results, by the command that prints it."""
 DETAILS = {"stock": StockResult}
 """What a target has to tell, by its name in the table."""
+ROWS: Mapping[tuple[str, str], Mapping[str, type]] = {("SweepResult", "rows"): COLUMNS}
+"""Rows of tables, with the columns of each. A cell may be null, or not be there."""
+ALWAYS = ("model", "status", "seconds")
+"""Columns that every row has."""
 NOT_A_NUMBER = {("Rounding", "worst"), ("Rounding", "median")}
 """Floats that may be none: JSON has null for those."""
 _PLAIN = {
@@ -144,11 +149,22 @@ def _of_fields(kind: type, named: dict[str, Any]) -> dict[str, Any]:
         if kind is RewriteResult and name == "details":
             for key in (info.details for info in TARGETS.values() if info.details):
                 properties[key] = {"anyOf": [_of(DETAILS[key], named), _PLAIN[type(None)]]}
+        elif (kind.__name__, name) in ROWS:
+            properties[name] = {"type": "array", "items": _row(ROWS[kind.__name__, name])}
         elif (kind.__name__, name) in NOT_A_NUMBER:
             properties[name] = {"type": ["number", "null"]}
         else:
             properties[name] = _of(hints[name], named)
     return {"description": " ".join(inspect.getdoc(kind).split())} | _object(properties)
+
+
+def _row(columns: Mapping[str, type]) -> dict[str, Any]:
+    """That of a row of a table."""
+    cells = {
+        name: dict(_PLAIN[kind]) if name in ALWAYS else {"type": [_PLAIN[kind]["type"], "null"]}
+        for name, kind in columns.items()
+    }
+    return _object(cells) | {"required": list(ALWAYS)}
 
 
 def text(command: str) -> str:

@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import onnx
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, ValidationError
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
@@ -24,6 +25,7 @@ from onnxremat.cli.sweep_display import sweep_text
 from onnxremat.commands.process_frontier import MeasuredPoint, ProcessFrontier
 from onnxremat.commands.rewrite import rewrite
 from onnxremat.commands.sweep import sweep
+from onnxremat.commands.sweep_row import row_of_result
 from onnxremat.core.attempt import Attempt
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError, UsageError
 from onnxremat.core.units import parse_limit
@@ -139,6 +141,19 @@ def test_text_fits_the_terminal(case: str, width: int, printed: dict[str, Printe
         words = line.split()
         assert len(line) <= width or max(map(len, words)) > width // 3, line
         assert len(line) <= width or width == 40 or "/" in max(words, key=len), line
+
+
+def test_rows_of_a_sweep_have_the_fields_of_its_schema(printed: dict[str, Printed]) -> None:
+    """Of files for default sessions, too, which have the most columns."""
+    swept, compared = printed["sweep"].result, printed["verify"].result
+    figures = printed["audit"].result.sessions
+    made = replace(printed["rewrite"].result, verification=replace(compared, figures=figures))
+    row = {**swept.rows[0], **row_of_result(made)}
+    assert {"variant", "option_process_bytes", "file_runs_bytes"} <= row.keys()
+    require_valid("sweep", json_document("sweep", replace(swept, rows=(row,))))
+    for wrong in ({"unheard": 1}, {"file_runs_bytes": "1"}, {"status": None}):
+        with pytest.raises(ValidationError):
+            require_valid("sweep", json_document("sweep", replace(swept, rows=(row | wrong,))))
 
 
 def test_names_are_short_in_tables_and_whole_in_json(printed: dict[str, Printed]) -> None:
