@@ -162,8 +162,9 @@ Optimize = Annotated[
 Portable = Annotated[
     bool,
     typer.Option(
-        help="With --session stock. The file is for any processor, or in the form that the kind of "
-        "this one computes with: that is loaded faster, in less memory.",
+        help="With --session stock. The file is for any processor, and for WebAssembly, where it "
+        "may need no more of the one heap than the original; or in the form that the kind of this "
+        "processor computes with: that is loaded faster, in less memory, and not asked for a heap.",
     ),
 ]
 EmbedWeights = Annotated[

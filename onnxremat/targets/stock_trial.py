@@ -325,7 +325,7 @@ class StockTrial:
             return ""
         return (
             f"{format_bytes(after.end_bytes)} of one heap, as WebAssembly has, where the original "
-            f"holds {format_bytes(before.held_bytes)}"
+            f"holds {format_bytes(before.held_bytes)} (--no-portable does not ask that)"
         )
 
     def _opens_later(self, memory: SessionMemory, asked: Asked) -> str:

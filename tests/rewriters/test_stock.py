@@ -551,7 +551,7 @@ def test_what_runs_anywhere_takes_no_more_in_one_heap(
     original = replace(once(wide()), weights=weights)
     trial = StockTrial(original, variants=(Variant.WRAP,))
     candidate = trial.rewrite(wide(), Asked(10.0)).candidates[0]
-    text = "60.00 MB of one heap, as WebAssembly has, where the original holds 59.00 MB"
+    text = "60.00 MB of one heap, as WebAssembly has, where the original holds 59.00 MB (--no-p"
     assert (text in candidate.reason) is refused
 
 
