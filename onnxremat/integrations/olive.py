@@ -16,6 +16,7 @@ files are for those (`--session stock`), on the CPU.
 import json
 import logging
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from olive.package_config import OlivePackageConfig
 from olive.passes import Pass
 from olive.passes.pass_config import BasePassConfig, PassConfigParam
 from olive.resource_path import LocalFile, LocalFolder
-from olive.search.search_parameter import Categorical
+from olive.search.search_parameter import Categorical, SearchParameter
 
 from onnxremat.commands.rewrite import RewriteResult, rewrite
 from onnxremat.core.errors import OnnxrematError, UsageError
@@ -84,6 +85,24 @@ class OnnxrematRewrite(Pass):
             for name, (kind, description) in _PARAMETERS.items()
         }
         return {"mem": _MEM, **own}
+
+    @classmethod
+    def get_config_params(
+        cls,
+        accelerator_spec: AcceleratorSpec,
+        config: dict[str, Any] | None = None,
+        disable_search: bool | None = False,
+    ) -> tuple[type[BasePassConfig], dict[str, Any], dict[str, SearchParameter]]:
+        """As Olive has it, but a parameter that there is none of is a ValueError: Olive leaves it
+        out, and what it was to say is not done."""
+        known = cls.default_config(accelerator_spec)
+        for name in config or {}:
+            if name not in known:
+                nearest = get_close_matches(name, known, n=1, cutoff=0.0)[0]
+                raise ValueError(f"{NAME}: there is no parameter {name!r}; {nearest!r} is nearest")
+        params: tuple[type[BasePassConfig], dict[str, Any], dict[str, SearchParameter]]
+        params = super().get_config_params(accelerator_spec, config, disable_search)
+        return params
 
     @classmethod
     def validate_config(cls, config: BasePassConfig, accelerator_spec: AcceleratorSpec) -> bool:

@@ -99,6 +99,10 @@ def test_what_cannot_be_used_is_told_to_olive(tmp_path: Path) -> None:
         made_pass(mem="much").run(model, str(tmp_path / "a"))
     with pytest.raises(OlivePassError, match=NAME):
         made_pass(mem="1KB", tiling=False).run(model, str(tmp_path / "b"))
+    with pytest.raises(ValueError, match="no parameter 'time_limt'; 'time_limit' is nearest"):
+        made_pass(time_limt=3)
+    with pytest.raises(ValueError, match="no parameter 'memory'"):
+        OnnxrematRewrite.get_config_params(DEFAULT_CPU_ACCELERATOR, {"memory": "4MB"})
     gpu = AcceleratorSpec("gpu", "CUDAExecutionProvider")
     assert not OnnxrematRewrite.validate_config(made_pass().config, gpu)
     assert OnnxrematRewrite.validate_config(made_pass().config, DEFAULT_CPU_ACCELERATOR)
