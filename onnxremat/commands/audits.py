@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxremat.commands.audit import Audit, audit_subject
-from onnxremat.core.errors import OnnxrematError
+from onnxremat.core.errors import OnnxrematError, about
 from onnxremat.core.units import MemoryLimit
 from onnxremat.importer import load, own_dims
 from onnxremat.options import ModelOptions
@@ -49,11 +49,5 @@ def audit_each(
             subject = prepare(loaded, own, progress)
             found.append(audit_subject(subject, limit=limit, progress=progress))
         except OnnxrematError as error:
-            failed.append(NotAudited(model, _named(model, error), error.exit_code))
+            failed.append(NotAudited(model, about(model, str(error)), error.exit_code))
     return Audits(tuple(found), tuple(failed))
-
-
-def _named(model: Path, error: OnnxrematError) -> str:
-    """The message of an error, with the model that it is about."""
-    said = str(error)
-    return said if str(model) in said else f"{model}: {said}"

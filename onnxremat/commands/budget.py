@@ -14,7 +14,13 @@ from pathlib import Path
 
 from onnxremat.commands.audit import Peak, find_peak
 from onnxremat.commands.files import check_outputs, check_writable
-from onnxremat.core.errors import LimitExceededError, ModelError, OnnxrematError, UsageError
+from onnxremat.core.errors import (
+    LimitExceededError,
+    ModelError,
+    OnnxrematError,
+    UsageError,
+    about,
+)
 from onnxremat.core.schedule import given_order, with_eager_ops
 from onnxremat.core.units import format_bytes, parse_bytes
 from onnxremat.importer import LoadedModel, load, own_dims
@@ -146,7 +152,8 @@ def require_within(report: BudgetReport) -> None:
     for one in report.failed:
         beside = len(report.failed) - 1
         others = f" (and {beside} more could not be measured)" if beside else ""
-        raise _error_of(one.exit_code)(f"{one.error}{others}")
+        said = one.error if len(report.checks) == 1 else about(one.model, one.error)
+        raise _error_of(one.exit_code)(f"{said}{others}")
     above = report.exceeded
     if above:
         first = above[0]

@@ -16,6 +16,11 @@ LONGEST_MESSAGE = 2000
 """Characters of a message; the middle of a longer one is left out."""
 
 
+def about(model: object, message: str) -> str:
+    """A message that names the model that it is about, where several were given."""
+    return message if str(model) in message else f"{model}: {message}"
+
+
 class OnnxrematError(Exception):
     """Base of every error raised on purpose. `exit_code` is what the command line returns;
     `attempts` are the plans that were made for a limit that none of them kept."""

@@ -80,6 +80,8 @@ def test_a_model_that_cannot_be_measured_keeps_no_other_from_it(
         require_within(report)
     with pytest.raises(ModelError, match=r"bad\.onnx"):
         require_within(replace(report, checks=report.checks[1:2]))
+    with pytest.raises(UsageError, match=r"^\S*open\.onnx: .*--dim n="):
+        require_within(replace(report, checks=report.checks[2:]))
 
 
 def test_a_file_is_run_as_it_was_planned(tmp_path: Path) -> None:
