@@ -1,10 +1,7 @@
 """What a session with default options runs and allocates, step by step.
 
-    file -> what the runtime's optimizations make of it -> (branch put in its place) -> one profiled
-         run -> the plan of its buffers (`ort.emulation`) -> Timeline
-
-The runtime's file has its nodes in the order in which a session that optimizes for itself executes
-them. A file that was rewritten for such sessions does its work in a branch (`ort.branches`).
+file -> what the runtime's optimizations make of it -> what a session runs of that, profiled
+     (`ort.stock_session`) -> the plan of its buffers (`ort.emulation`) -> Timeline
 """
 
 from bisect import bisect_left
@@ -14,27 +11,19 @@ from dataclasses import dataclass, replace
 import onnx
 
 from onnxremat.commands.timeline import Timeline, TimelineStep, TimelineValue
-from onnxremat.core.errors import ModelError
 from onnxremat.importer import LoadedModel, given_inputs
-from onnxremat.importer.nodes import is_constant, op_key, reads
+from onnxremat.importer.nodes import op_key, reads
 from onnxremat.importer.purity import is_recomputable
 from onnxremat.importer.values import ValueType
-from onnxremat.ort.branches import (
-    early_outputs,
-    taken_branch,
-    with_branch_inlined,
-    working_branch,
-)
 from onnxremat.ort.child.watching import Listener
 from onnxremat.ort.child.wire import Array
 from onnxremat.ort.emulation.allocation import AllocationKind, AllocationPlan, plan_allocations
 from onnxremat.ort.emulation.pieces import made_types, value_bytes
 from onnxremat.ort.emulation.rules import VIEW_OPS
-from onnxremat.ort.measuring.profile import RunProfile, profile_run
-from onnxremat.ort.measuring.provable import provable_types
+from onnxremat.ort.measuring.profile import RunProfile
 from onnxremat.ort.optimize import optimize_offline
-from onnxremat.ort.recipe import STOCK, OptimizationLevel
-from onnxremat.ort.settle import settled
+from onnxremat.ort.recipe import STOCK
+from onnxremat.ort.stock_session import stock_session
 
 DEFAULT_SESSION = "default options"
 
@@ -57,30 +46,11 @@ def default_timeline(
     settings = STOCK.with_threads(threads)
     base = loaded.base_dir
     made = optimize_offline(loaded.model, base, settings.optimization, settings)
-    recipe = replace(settings, optimization=OptimizationLevel.NONE)
-    flat = made.model
-    early: tuple[str, ...] = ()
-    branch = working_branch(flat)
-    if branch is not None:
-        taken = taken_branch(flat, base, inputs, recipe, branch)
-        early = early_outputs(flat.graph.node[branch], taken)
-        flat = with_branch_inlined(flat, branch, taken)
-    measured = replace(recipe, cpu_arena=False, mem_pattern=False)
-
-    def profiled() -> RunProfile:
-        return profile_run(flat, base, inputs, measured, seconds=seconds, listener=listener)
-
-    profile = profiled()
-    if not profile.is_of(flat, measured.execution_order):
-        flat = settled(flat, base, measured)
-        profile = profiled()
-    if profile.expanded:
-        raise ModelError("ONNX Runtime executes other nodes than it writes down")
-    order = [v for v, node in enumerate(flat.graph.node) if not is_constant(node)]
-    provable = provable_types(flat, base, recipe, profile)
-    plan = plan_allocations(flat.graph, order, provable)
+    ran = stock_session(made, base, inputs, settings, seconds=seconds, listener=listener)
+    plan = plan_allocations(ran.model.graph, ran.order, ran.types)
     known = {name for node in loaded.model.graph.node for name in node.output}
-    return _with_names(planned_timeline(flat, profile, order, plan, inputs, early), known)
+    timeline = planned_timeline(ran.model, ran.profile, ran.order, plan, inputs, ran.early_outputs)
+    return _with_names(timeline, known)
 
 
 def _with_names(timeline: Timeline, known: set[str]) -> Timeline:
