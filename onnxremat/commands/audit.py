@@ -19,7 +19,7 @@ from onnxremat.importer import GivenModel, load_given
 from onnxremat.options import ModelOptions
 from onnxremat.ort.measuring.figures import SessionFigures, today
 from onnxremat.ort.measuring.measure import in_memory
-from onnxremat.ort.measuring.session_memory import measure_session
+from onnxremat.ort.measuring.session_memory import SessionMemory, measure_session
 from onnxremat.ort.recipe import STOCK
 from onnxremat.ort.record import read_record
 from onnxremat.planners import PLANNERS
@@ -142,9 +142,14 @@ def audit(
 
 
 def audit_subject(
-    subject: Subject, *, limit: MemoryLimit | None = None, progress: ProgressReport = silent
+    subject: Subject,
+    *,
+    limit: MemoryLimit | None = None,
+    memory: SessionMemory | None = None,
+    progress: ProgressReport = silent,
 ) -> Audit:
-    """`audit` of a model that was made ready before. Raises ModelError."""
+    """`audit` of a model that was made ready before; `memory` as in `default_sessions`. Raises
+    ModelError."""
     feed, graph, options = subject.feed, subject.imported.graph, subject.feed.options
     if not graph.ops:
         raise ModelError("the model computes nothing at run time: there is nothing to audit")
@@ -172,7 +177,7 @@ def audit_subject(
     floor = replace(floor, refuted=target.refutes(floor.nbytes))
     sessions, sessions_reason = tuple[SessionFigures, ...](), ""
     try:
-        sessions = default_sessions(subject, progress)
+        sessions = default_sessions(subject, progress, memory)
     except ModelError as error:
         sessions_reason = str(error)
     return Audit(
@@ -219,13 +224,17 @@ def subject_timeline(subject: Subject, schedule: Schedule, rules: MemoryRules) -
     return graph_timeline(imported.graph, schedule, rules, "as written", measured or None)
 
 
-def default_sessions(subject: Subject, progress: ProgressReport) -> tuple[SessionFigures, ...]:
-    """What the model takes with default session options, and with others. Raises ModelError."""
+def default_sessions(
+    subject: Subject, progress: ProgressReport, memory: SessionMemory | None = None
+) -> tuple[SessionFigures, ...]:
+    """What the model takes with default session options, and with others. `memory` is that with
+    default options, where it was measured before (`returning`, too). Raises ModelError."""
     feed = subject.feed
     recipe = STOCK.with_threads(feed.options.threads)
     source = in_memory(feed.as_it_came.model, feed.as_it_came.base_dir)
-    progress("measuring the original with default options")
-    memory = measure_session(source, feed.inputs, recipe, runs=_RUNS, returning=True)
+    if memory is None:
+        progress("measuring the original with default options")
+        memory = measure_session(source, feed.inputs, recipe, runs=_RUNS, returning=True)
     listener = stage(progress, "measuring other session options")
     return today(source, feed.inputs, recipe, memory, listener)
 

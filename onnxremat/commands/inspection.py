@@ -34,6 +34,8 @@ from onnxremat_rewriters.stock import is_stock
 PROCESS, ACTIVATIONS = "process", "activations"
 """What a lever is about: loading and runs together, or what one run holds."""
 _PLANNING_SECONDS = 5.0
+_REPEATS = 2
+"""Processes that each session is measured in."""
 _RECIPE = "onnxremat rewrite MODEL --mem min --session recipe"
 """What makes the files that runs are predicted of."""
 
@@ -106,13 +108,16 @@ def inspect(
         check_outputs(other, options.inputs, (output,))
         _require_same_inputs(loaded, other)
     subject = prepare(loaded, options, progress)
-    audited = audit_subject(subject, limit=limit, progress=progress)
     feed = subject.feed
-    first = _portrait(model, feed.as_it_came, feed.inputs, (audited.timeline,), options, progress)
+    memory = _measured(model, feed.as_it_came, feed.inputs, options, progress)
+    audited = audit_subject(subject, limit=limit, memory=memory, progress=progress)
+    written = (audited.timeline,)
+    first = _portrait(model, feed.as_it_came, feed.inputs, written, memory, options, progress)
     compared = None
     if second is not None and other is not None:
         own = _own_timelines(other, feed, options, progress)
-        compared = _portrait(second, other, feed.inputs, own, options, progress)
+        memory = _measured(second, other, feed.inputs, options, progress)
+        compared = _portrait(second, other, feed.inputs, own, memory, options, progress)
     levers = _levers(subject, audited, progress)
     return Inspection(audited, first, levers, compared)
 
@@ -141,11 +146,26 @@ def _own_timelines(
     return (subject_timeline(subject, schedule, RecipeTarget.rules),)
 
 
+def _measured(
+    file: Path,
+    loaded: LoadedModel,
+    inputs: Mapping[str, Array],
+    options: ModelOptions,
+    progress: ProgressReport,
+) -> SessionMemory:
+    """What a session with default options takes."""
+    progress(f"measuring the process of {file.name}")
+    source = in_memory(loaded.model, loaded.base_dir)
+    recipe = STOCK.with_threads(options.threads)
+    return measure_session(source, inputs, recipe, repeats=_REPEATS, returning=True)
+
+
 def _portrait(
     file: Path,
     loaded: LoadedModel,
     inputs: Mapping[str, Array],
     known: tuple[Timeline, ...],
+    memory: SessionMemory,
     options: ModelOptions,
     progress: ProgressReport,
 ) -> Portrait:
@@ -162,10 +182,6 @@ def _portrait(
         known = (default, *known)
     except ModelError as error:
         failed = (f"a session with default options could not be looked into: {error}",)
-    progress(f"measuring the process of {file.name}")
-    source = in_memory(loaded.model, loaded.base_dir)
-    recipe = STOCK.with_threads(options.threads)
-    memory = measure_session(source, inputs, recipe, repeats=2, returning=True)
     return Portrait(file, len(loaded.model.graph.node), known, memory, failed)
 
 
@@ -202,7 +218,7 @@ def _of_sessions(feed: Feed, audited: Audit, progress: ProgressReport) -> tuple[
         none = "the model has no weights of 1 KB or more"
         return (*levers, Lever(name, how, PROCESS, usual, None, True, reason=none))
     try:
-        memory = measure_session(pair.source(), feed.inputs, recipe, repeats=2)
+        memory = measure_session(pair.source(), feed.inputs, recipe, repeats=_REPEATS)
     except ModelError as error:
         return (*levers, Lever(name, how, PROCESS, usual, None, True, reason=str(error)))
     return (*levers, Lever(name, how, PROCESS, usual, memory.grown_bytes, True))

@@ -54,6 +54,7 @@ def test_the_process_is_measured_from_before_it_opens_the_model(found: Inspectio
     assert process.before_bytes > 5e6
     assert process.opening_bytes >= process.loaded_bytes > 0
     assert process.returning is not None
+    assert found.audit.sessions[0].process_bytes == process.grown_bytes, "measured once"
     assert found.second is not None
     assert len(found.second.timelines) == 2
 
