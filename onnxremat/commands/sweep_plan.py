@@ -13,6 +13,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from onnx import ModelProto
+
 import onnxremat
 from onnxremat.commands.rewrite import outputs
 from onnxremat.core.errors import ModelError, UsageError
@@ -99,9 +101,13 @@ def planned_runs(
     cannot be read. O(bytes of models).
     """
     models = list(dict.fromkeys(models))
-    contents = [model_content_digest(model) for model in models]
+    several = len(models) > 1
+    contents, of_each = [], []
+    for model in models:
+        content, proto = _read(model)
+        contents.append(content)
+        of_each.append(_own(proto, options) if several else options)
     inputs = {one: _file_digest(one) for one in {each.inputs for each in options} if one}
-    of_each = [_own(model, options) if len(models) > 1 else options for model in models]
     return tuple(
         _run(model, content, limit, each, inputs, folder)
         for model, content, folder, own in zip(
@@ -112,15 +118,11 @@ def planned_runs(
     )
 
 
-def _own(model: Path, options: Sequence[Options]) -> list[Options]:
-    """The options with the sizes of dimensions that a model has."""
-    if not any(each.dims for each in options):
-        return list(options)
-    try:
-        graph = parsed(read_content(model), model).graph
-    except ModelError:  # the run says so
-        return list(options)
-    return [replace(each, dims=own_dims(graph, each.dims)) for each in options]
+def _own(model: ModelProto | None, options: Sequence[Options]) -> Sequence[Options]:
+    """The options with the sizes of dimensions that a model has; all, if it cannot be read."""
+    if model is None or not any(each.dims for each in options):
+        return options
+    return [replace(each, dims=own_dims(model.graph, each.dims)) for each in options]
 
 
 def _run(
@@ -168,28 +170,34 @@ def options_of(plain: Mapping[str, Any]) -> Options:
 def model_content_digest(model: Path) -> ModelContent:
     """What a model is now, whether it is a valid one or not. Raises UsageError if there is no such
     file, or it cannot be read."""
+    return _read(model)[0]
+
+
+def _read(model: Path) -> tuple[ModelContent, ModelProto | None]:
+    """What a model is now, and what is in its file: None if that is no model, as the run will say.
+    Raises UsageError as `model_content_digest`."""
     try:
         content = read_content(model)
-    except ModelError:  # empty, or larger than models are: the run says so
+    except ModelError:  # empty, or larger than models are
         digest = _file_digest(model)
-        return ModelContent(digest, digest, model.stat().st_size)
+        return ModelContent(digest, digest, model.stat().st_size), None
     own = hashlib.sha256(content).hexdigest()
     whole, nbytes = hashlib.sha256(own.encode()), len(content)
-    for file in _data_of(content, model):
+    try:
+        proto = parsed(content, model)
+    except ModelError:
+        return ModelContent(own, whole.hexdigest(), nbytes), None
+    for file in _data_of(proto, model.parent):
         whole.update(_file_digest(file).encode())
         nbytes += file.stat().st_size
-    return ModelContent(own, whole.hexdigest(), nbytes)
+    return ModelContent(own, whole.hexdigest(), nbytes), proto
 
 
-def _data_of(content: bytes, model: Path) -> Iterator[Path]:
+def _data_of(model: ModelProto, folder: Path) -> Iterator[Path]:
     """Files with data of a model that may be read."""
-    try:
-        names = data_files(parsed(content, model))
-    except ModelError:
-        return
-    for name in names:
-        file = model.parent / name
-        if is_inside(file, model.parent) and file.is_file():
+    for name in data_files(model):
+        file = folder / name
+        if is_inside(file, folder) and file.is_file():
             yield file
 
 

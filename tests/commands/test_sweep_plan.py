@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from onnxremat.commands.sweep_plan import (
@@ -106,6 +107,22 @@ def test_kept_files_are_named_after_model_limit_and_target(tmp_path: Path) -> No
         "net/net.50pct.static.onnx",
     ]
     assert [run.plan_file is not None for run in runs] == [False, True] * 3
+
+
+def test_of_several_models_each_has_its_own_dimensions(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"hello")
+    models = [tmp_path / "bad.onnx"]
+    for name in ("n", "k"):
+        file = chain(tmp_path / f"{name}.onnx", "Exp")
+        proto = onnx.load(file)
+        proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = name
+        onnx.save(proto, file)
+        models.append(file)
+    sized = replace(QUICK, dims={"n": 2, "m": 3})
+    runs = planned_runs(models, [HALF], [sized])
+    assert [run.options.dims for run in runs] == [{"n": 2, "m": 3}, {"n": 2}, {}]
+    (alone,) = planned_runs(models[2:], [HALF], [sized])
+    assert alone.options == sized
 
 
 def test_options_come_back_as_they_were(tmp_path: Path) -> None:
