@@ -7,7 +7,7 @@ def main() -> None:
     """Load the command and run it; Ctrl-C while it is being loaded ends it in one line, too."""
     INTERRUPTS.install()
     open_standard_streams()
-    from onnxremat.cli import app as cli
+    from onnxremat.cli import main as cli
 
     cli.main()
 

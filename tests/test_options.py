@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 from typer.testing import CliRunner
 
-from onnxremat.cli import app as command_line
+from onnxremat.cli.app import app
 from onnxremat.options import FrontierOptions, ModelOptions, Options
 
 SHOWN = ("quiet", "verbose", "as_json")
@@ -26,17 +26,19 @@ OWN = {
 with the other (`tests/commands/test_process_frontier.py`)."""
 
 FIELDS = {"dim": "dims", "allow_op": "allow_ops"}
-COMMANDS = {
-    "rewrite": (command_line.rewrite_command, Options),
-    "audit": (command_line.audit_command, ModelOptions),
-    "verify": (command_line.verify_command, ModelOptions),
-    "frontier": (command_line.frontier_command, FrontierOptions),
+KINDS = {
+    "rewrite": Options,
+    "audit": ModelOptions,
+    "verify": ModelOptions,
+    "frontier": FrontierOptions,
 }
+COMMANDS = {one.name: one.callback for one in app.registered_commands}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_command_line_has_the_fields_of_its_options(name: str) -> None:
-    command, kind = COMMANDS[name]
+    command, kind = COMMANDS[name], KINDS[name]
+    assert command is not None
     given = set(inspect.signature(command).parameters) - OWN[name]
     taken = {field.name for field in fields(kind)}
     named = {FIELDS.get(one, one) for one in given}
@@ -58,7 +60,7 @@ def test_a_command_line_has_the_fields_of_its_options(name: str) -> None:
 )
 def test_what_a_command_would_ignore_is_refused(command: str, option: str) -> None:
     files = ["a.onnx", "b.onnx"] if command == "verify" else ["a.onnx"]
-    done = CliRunner().invoke(command_line.app, [command, *files, option, "1"])
+    done = CliRunner().invoke(app, [command, *files, option, "1"])
     assert done.exit_code == 2
     assert option in done.output
 

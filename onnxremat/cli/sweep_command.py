@@ -1,102 +1,54 @@
 """The `sweep` command: reads its options, shows what runs and what became of it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import typer
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from onnxremat.cli import arguments as option
+from onnxremat.cli import terminal
+from onnxremat.cli.option_groups import FileArguments, PlanArguments, Shown, read
+from onnxremat.cli.working import working
 from onnxremat.core.errors import OnnxrematError, UsageError
 from onnxremat.core.text import printable
-from onnxremat.core.units import parse_bytes, parse_limit, parse_share
-from onnxremat.ort.child.run_limit import RUN_SECONDS
-from onnxremat.ort.measuring.measure_time import MEASURE_SECONDS
+from onnxremat.core.units import parse_limit
 from onnxremat.system.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
     from onnxremat.stages import ProgressReport
 
 
-class Shell(NamedTuple):
-    """What commands share: what is shown beside results, the block around their work, printing a
-    result and a line, reading --dim, and the console for people."""
-
-    shown: Callable[[bool, bool, bool], Any]
-    progress: Callable[..., AbstractContextManager["ProgressReport"]]
-    emit: Callable[..., None]
-    tell: Callable[[str], None]
-    parse_dims: Callable[[list[str]], dict[str, int]]
-    console: Console
-
-
-def add_sweep(app: typer.Typer, shell: Shell) -> None:
-    """Add the command to those of `app`."""
-
-    @app.command("sweep")
-    def sweep_command(
-        models: option.Models,
-        mem: option.Limits,
-        output: option.Table,
-        session: option.Sessions = [],  # noqa: B006 - typer copies it
-        runtime: option.Runtimes = [],  # noqa: B006
-        keep: option.Keep = None,
-        jobs: option.Jobs = None,
-        scheduler: option.Scheduler = None,
-        order: option.Order = "priority",
-        optimize: option.Optimize = "none",
-        portable: option.Portable = True,
-        embed_weights: option.EmbedWeights = False,
-        mem_of: option.MemOf = None,
-        max_slowdown: option.MaxSlowdown = None,
-        dim: option.Dim = [],  # noqa: B006
-        inputs: option.Inputs = None,
-        planner: option.Planner = "auto",
-        recompute: option.Recompute = True,
-        tiling: option.Tiling = True,
-        allow_rounding: option.AllowRounding = False,
-        allow_op: option.AllowOp = [],  # noqa: B006
-        costs: option.Costs = "model",
-        time_limit: option.TimeLimit = 10.0,
-        iterations: option.Iterations = None,
-        measure_limit: option.MeasureLimit = MEASURE_SECONDS,
-        run_limit: option.RunLimit = RUN_SECONDS,
-        run_memory: option.RunMemory = None,
-        threads: option.Threads = None,
-        seed: option.Seed = 0,
-        verify: option.Verify = True,
-        quiet: option.Quiet = False,
-        verbose: option.Verbose = False,
-        as_json: option.AsJson = False,
-    ) -> None:
-        """Rewrite many models to many limits and targets: a table with a row for each run."""
-        read = dict(
-            order=order, optimize=optimize, portable=portable, embed_weights=embed_weights,
-            mem_of=mem_of, max_slowdown=parse_share(max_slowdown, "--max-slowdown"),
-            dims=shell.parse_dims(dim), inputs=inputs, planner=planner, recompute=recompute,
-            tiling=tiling, allow_rounding=allow_rounding, allow_ops=tuple(allow_op), costs=costs,
-            time_limit=time_limit, iterations=iterations, measure_limit=measure_limit,
-            run_limit=run_limit, threads=threads, seed=seed, verify=verify,
-            run_memory=None if run_memory is None else parse_bytes(run_memory, "--run-memory"),
+def sweep_command(
+    models: option.Models,
+    mem: option.Limits,
+    output: option.Table,
+    *,
+    session: option.Sessions = [],  # noqa: B006 - typer copies it
+    runtime: option.Runtimes = [],  # noqa: B006
+    keep: option.Keep = None,
+    jobs: option.Jobs = None,
+    scheduler: option.Scheduler = None,
+    file: FileArguments,
+    plan: PlanArguments,
+    shown: Shown,
+) -> None:
+    """Rewrite many models to many limits and targets: a table with a row for each run."""
+    given = read(file, plan)
+    limits = [parse_limit(one) for one in mem]
+    live = terminal.ERR.is_terminal
+    with working(replace(shown, as_json=shown.as_json or live)) as progress:
+        progress("reading the models")
+        _sweep(
+            progress, given, limits, models=models, sessions=session, runtimes=runtime,
+            quiet=shown.quiet or shown.as_json, as_json=shown.as_json,
+            output=output, keep=keep, jobs=jobs, scheduler=scheduler,
         )  # fmt: skip
-        limits = [parse_limit(one) for one in mem]
-        live = shell.console.is_terminal
-        shown = shell.shown(quiet, verbose, as_json or live)
-        with shell.progress(shown) as progress:
-            progress("reading the models")
-            _sweep(
-                shell, progress, read, limits, models=models, sessions=session, runtimes=runtime,
-                quiet=quiet or as_json, as_json=as_json,
-                output=output, keep=keep, jobs=jobs, scheduler=scheduler,
-            )  # fmt: skip
 
 
 def _sweep(
-    shell: Shell,
     progress: "ProgressReport",
-    read: dict[str, Any],
+    given: dict[str, Any],
     limits: list[Any],
     *,
     models: list[Any],
@@ -112,22 +64,22 @@ def _sweep(
     from onnxremat.options import Options
     from onnxremat.planners import PLANNERS
 
-    if read["planner"] not in PLANNERS:
+    if given["planner"] not in PLANNERS:
         raise UsageError(
-            f"--planner: there is no {read['planner']!r}: `onnxremat planners` lists them"
+            f"--planner: there is no {given['planner']!r}: `onnxremat planners` lists them"
         )
     options = [
-        Options(session=info.session, runtime=info.runtime, **read)
+        Options(session=info.session, runtime=info.runtime, **given)
         for info in chosen_targets(sessions, runtimes)
     ]
     if not quiet and how["scheduler"] is None and (how["jobs"] or 1) > 1:
-        shell.tell(f"onnxremat: {_beside_each_other(how['jobs'], read['threads'])}")
+        terminal.tell(f"onnxremat: {_beside_each_other(how['jobs'], given['threads'])}")
     with (
         _leaving_what_is_finished(how["output"]),
-        display(shell.console, shell.tell, progress, quiet=quiet) as watch,
+        display(terminal.ERR, terminal.tell, progress, quiet=quiet) as watch,
     ):
         result = sweep(models, limits, options, watch=watch, **how)
-    shell.emit("sweep", result, sweep_text, as_json=as_json, written=result.output)
+    terminal.emit("sweep", result, sweep_text, as_json=as_json, written=result.output)
     if result.crashed:
         raise OnnxrematError(
             f"{len(result.crashed)} of {len(result.rows)} runs crashed; the same command does them "

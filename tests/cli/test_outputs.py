@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from docs import json_schemas
-from onnxremat.cli import app as command_line
-from onnxremat.cli import frontier_report
+from onnxremat.cli import frontier_report, main, terminal
+from onnxremat.cli.app import app
 from onnxremat.cli.audit_report import audit_text
 from onnxremat.cli.report import json_document
 from onnxremat.cli.schemas import VERSIONS, schema_name, schema_text
@@ -30,6 +30,7 @@ from onnxremat.core.attempt import Attempt
 from onnxremat.core.errors import InfeasibleError, NoPlanFoundError, UsageError
 from onnxremat.core.units import parse_limit
 from onnxremat.options import Options
+from onnxremat.system.interrupts import INTERRUPTS
 from tests.commands.test_rewrite import diamond
 
 pytestmark = pytest.mark.slow
@@ -83,8 +84,8 @@ def printed(model: Path) -> dict[str, Printed]:
             found[case] = Printed(command, result, text)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(command_line, "_emit", emit)
-            done = CliRunner().invoke(command_line.app, [*map(str, arguments)])
+            patch.setattr(terminal, "emit", emit)
+            done = CliRunner().invoke(app, [*map(str, arguments)])
         assert (done.exit_code, done.exception) == (code, None), (case, done.output)
 
     stock, recipe = model.with_name("stock.onnx"), model.with_name("recipe.onnx")
@@ -205,12 +206,12 @@ def test_an_error_is_what_its_schema_says(
     def refuse(*_: object, **__: object) -> int:
         raise NoPlanFoundError("none", (attempt,))
 
-    monkeypatch.setattr(command_line, "app", refuse)
+    monkeypatch.setattr(main, "app", refuse)
     monkeypatch.setattr(sys, "argv", ["onnxremat", "rewrite", "--json"])
-    monkeypatch.setattr(command_line.INTERRUPTS, "told", False)
+    monkeypatch.setattr(INTERRUPTS, "told", False)
     with monkeypatch.context() as patch:
-        patch.setattr(command_line, "_out", command_line._Console(soft_wrap=True, emoji=False))
-        assert command_line._run() == NoPlanFoundError.exit_code
+        patch.setattr(terminal, "OUT", terminal.TerminalConsole(soft_wrap=True, emoji=False))
+        assert main.ended() == NoPlanFoundError.exit_code
     require_valid("error", json.loads(capsys.readouterr().out))
 
 
@@ -230,8 +231,8 @@ def test_what_the_parser_refuses_is_an_error_in_json_too(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["onnxremat", *arguments])
-    monkeypatch.setattr(command_line.INTERRUPTS, "told", False)
-    assert command_line._run() == UsageError.exit_code
+    monkeypatch.setattr(INTERRUPTS, "told", False)
+    assert main.ended() == UsageError.exit_code
     out, err = capsys.readouterr()
     told = json.loads(out)
     require_valid("error", told)
@@ -295,5 +296,5 @@ def test_a_limit_below_the_outputs_is_impossible_in_default_sessions_too(tmp_pat
 
 
 def test_quiet_and_verbose_contradict_each_other(tmp_path: Path) -> None:
-    done = CliRunner().invoke(command_line.app, ["audit", "none.onnx", "-q", "-v"])
+    done = CliRunner().invoke(app, ["audit", "none.onnx", "-q", "-v"])
     assert "--quiet and --verbose" in str(done.exception)
