@@ -33,10 +33,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
-import onnxruntime
 
-import onnxremat
-from benchmarks.tables import commit, end, markdown
+from benchmarks.tables import end, made_with, markdown
 from models import BUILDERS, EXPORTED, FORWARD, TRAINING
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.errors import InfeasibleError, ModelError, NoPlanFoundError, OnnxrematError
@@ -249,8 +247,7 @@ def main() -> None:
     for text in left_out:
         print(f"left out: {text}", flush=True)
     text = (
-        f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
-        f"{onnxruntime.__version__}, {os.cpu_count()} cores, {THREADS} threads, load before it "
+        f"{made_with()}, {os.cpu_count()} cores, {THREADS} threads, load before it "
         f"started {load:.1f}; {arguments.time_limit:g} s of planning at most for each line; "
         f"{time.perf_counter() - began:.0f} s in all. Peaks are heap peaks of a run under the "
         "recipe, the worst of three runs. Below min: less than the smallest peak that was found "

@@ -47,11 +47,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 
-import onnxremat
 from benchmarks.process_lines import GROUPS, Line, lines
-from benchmarks.tables import commit, end, markdown
+from benchmarks.tables import end, made_with, markdown
 from onnxremat.commands.rewrite import rewrite
 from onnxremat.core.errors import OnnxrematError
 from onnxremat.importer import load
@@ -434,8 +432,7 @@ def main() -> None:
     for text in left_out:
         print(f"left out: {text}", flush=True)
     text = (
-        f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
-        f"{onnxruntime.__version__}, {os.cpu_count()} cores, weights {weights.value}, medians of "
+        f"{made_with()}, {os.cpu_count()} cores, weights {weights.value}, medians of "
         f"{arguments.processes} processes, load before it started {load_before:.1f}; "
         f"{(time.perf_counter() - began) / 60:.0f} minutes in all. Memory is anonymous, from "
         "before the session is opened to after five runs, without the mapped file, inputs and "

@@ -22,10 +22,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
-import onnxruntime
 
-import onnxremat
-from benchmarks.tables import commit, end, markdown
+from benchmarks.tables import end, made_with, markdown
 from models import BUILDERS
 from onnxremat.commands.rewrite import RewriteResult, rewrite
 from onnxremat.core.errors import OnnxrematError
@@ -144,8 +142,7 @@ def main() -> None:
                 table.append(found)
                 print("  ".join(cell or "-" for cell in found), flush=True)
     text = (
-        f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
-        f"{onnxruntime.__version__}, {os.cpu_count()} cores, {arguments.threads} threads, session "
+        f"{made_with()}, {os.cpu_count()} cores, {arguments.threads} threads, session "
         f"{arguments.session}, {arguments.time_limit:g} s for planning, load before it started "
         f"{load_before:.1f}.\n\n" + markdown(HEADER, table) + "\n"
     )

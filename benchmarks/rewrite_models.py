@@ -21,10 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import onnx
-import onnxruntime
 
-import onnxremat
-from benchmarks.tables import commit, markdown
+from benchmarks.tables import end, made_with, markdown
 from models import BUILDERS
 from onnxremat.commands.rewrite import RewriteResult, rewrite
 from onnxremat.core.errors import OnnxrematError
@@ -172,15 +170,11 @@ def main() -> None:
             rows.append(run(case, path, arguments.time_limit))
             print("  ".join(rows[-1]), flush=True)
     text = (
-        f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
-        f"{onnxruntime.__version__}, {os.cpu_count()} cores, "
+        f"{made_with()}, {os.cpu_count()} cores, "
         f"{arguments.time_limit:g} s of planning at most. Peaks are heap peaks of a run "
         "under the recipe, the worst of three runs.\n\n" + markdown(HEADER, rows) + "\n"
     )
-    if arguments.markdown:
-        arguments.markdown.write_text(text, encoding="utf-8")
-    print(text)
-    sys.exit(any("FAILED" in line[-1] for line in rows))
+    end(rows, text, arguments.markdown)
 
 
 if __name__ == "__main__":

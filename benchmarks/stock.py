@@ -20,7 +20,6 @@ the steady memory. One that does not ends with FAILED, and so does the command.
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,11 +27,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-import onnxremat
-from benchmarks.tables import commit, markdown
+from benchmarks.tables import end, made_with, markdown
 from models import BUILDERS
 from onnxremat.commands.rewrite import rewrite
 from onnxremat.core.errors import NoPlanFoundError, OnnxrematError
@@ -296,15 +293,11 @@ def main() -> None:
             rows += made
             print("\n".join("  ".join(row) for row in made), flush=True)
     text = (
-        f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
-        f"{onnxruntime.__version__}, {os.cpu_count()} cores. Resident memory above the loaded "
+        f"{made_with()}, {os.cpu_count()} cores. Resident memory above the loaded "
         "level, all-default SessionOptions and allocators, outputs of earlier runs released; "
         "means of two processes.\n\n" + markdown(HEADER, rows) + "\n"
     )
-    if arguments.markdown:
-        arguments.markdown.write_text(text, encoding="utf-8")
-    print(text)
-    sys.exit(any("FAILED" in row[-1] for row in rows))
+    end(rows, text, arguments.markdown)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,18 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
+def made_with() -> str:
+    """How a table begins that depends on the code and on the runtime: the commit and versions."""
+    import onnxruntime
+
+    import onnxremat
+
+    return (
+        f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
+        f"{onnxruntime.__version__}"
+    )
+
+
 def row(cells: Sequence[str]) -> str:
     """A line of a table in Markdown."""
     return "| " + " | ".join(cells) + " |"

@@ -19,7 +19,6 @@ seeded random weights are stored in their place, as after constant folding.
 import argparse
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -28,11 +27,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import numpy_helper
 
-import onnxremat
-from benchmarks.tables import commit, markdown
+from benchmarks.tables import end, made_with, markdown
 from models import BUILDERS
 from onnxremat.core.problem import Limits, Problem
 from onnxremat.core.units import format_seconds
@@ -286,18 +283,14 @@ def main() -> None:
             rows.append(row(line))
             print("  ".join(rows[-1]), flush=True)
     text = (
-        f"Made at commit {commit()} with onnxremat {onnxremat.__version__}, ONNX Runtime "
-        f"{onnxruntime.__version__}, {processor()}, {os.cpu_count()} cores, {THREADS} threads; "
+        f"{made_with()}, {processor()}, {os.cpu_count()} cores, {THREADS} threads; "
         f"load before it started {load:.1f}: with other work on the machine, times say little. "
         "Peaks are heap peaks of a run under the recipe, the worst of three; times of warm runs "
         f"that took turns with the arena on, {arguments.pairs} rounds. *Regions*: tiles on each "
         "axis, outer loop first; c: tiles keep what the next needs too. The light models with "
         "stored weights.\n\n" + markdown(HEADER, rows) + "\n"
     )
-    if arguments.markdown:
-        arguments.markdown.write_text(text, encoding="utf-8")
-    print(text)
-    sys.exit(any("FAILED" in line[-1] for line in rows))
+    end(rows, text, arguments.markdown)
 
 
 if __name__ == "__main__":
