@@ -173,6 +173,15 @@ def model_content_digest(model: Path) -> ModelContent:
     return _read(model)[0]
 
 
+def model_file_sha256(model: Path) -> str:
+    """`ModelContent.file_sha256`, without a look at external data. Raises UsageError as
+    `model_content_digest`."""
+    try:
+        return hashlib.sha256(read_content(model)).hexdigest()
+    except ModelError:  # empty, or larger than models are: the run says so
+        return _file_digest(model)
+
+
 def _read(model: Path) -> tuple[ModelContent, ModelProto | None]:
     """What a model is now, and what is in its file: None if that is no model, as the run will say.
     Raises UsageError as `model_content_digest`."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxremat.commands.rewrite import rewrite
-from onnxremat.commands.sweep_plan import VERSIONS, model_content_digest, options_of
+from onnxremat.commands.sweep_plan import VERSIONS, model_file_sha256, options_of
 from onnxremat.commands.sweep_row import (
     SweepRow,
     row_of_crash,
@@ -37,7 +37,7 @@ def _made(asked: Mapping[str, Any]) -> SweepRow:
     if asked["versions"] != VERSIONS:
         raise UsageError(f"the sweep is of {asked['versions']}, and here is {VERSIONS}")
     model = Path(asked["model"])
-    if model_content_digest(model).file_sha256 != asked["file_sha256"]:
+    if model_file_sha256(model) != asked["file_sha256"]:
         raise UsageError(f"{model} is another model than the one that the sweep began with")
     file, plan = (
         None if asked[name] is None else Path(asked[name]) for name in ("file", "plan_file")

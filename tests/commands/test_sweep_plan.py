@@ -10,6 +10,7 @@ import pytest
 from onnxremat.commands.sweep_plan import (
     chosen_targets,
     model_content_digest,
+    model_file_sha256,
     options_of,
     plain_options,
     planned_runs,
@@ -68,6 +69,8 @@ def test_damaged_models_have_keys_and_missing_ones_are_refused(tmp_path: Path) -
     bad.write_bytes(b"hello")
     empty.touch()
     assert key(bad) != key(empty)
+    for model in (bad, empty):
+        assert model_file_sha256(model) == model_content_digest(model).file_sha256
     with pytest.raises(UsageError, match="no such file"):
         key(tmp_path / "none.onnx")
     with pytest.raises(UsageError, match="cannot read"):
