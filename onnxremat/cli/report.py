@@ -175,6 +175,7 @@ def _tiled(tiling: TilingPlan) -> str:
         f"{shown_name(region.outputs[0])} in "
         + " x ".join(f"{tiles} on axis {axis}" for axis, tiles in region.grid)
         + (" (edges kept for the next)" if region.carry else "")
+        + (" (left in strips)" if region.outputs[0] in region.opened else "")
         for region in tiling.regions[:_REGIONS_SHOWN]
     ]
     more = len(tiling.regions) - len(regions)

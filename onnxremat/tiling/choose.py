@@ -25,21 +25,32 @@ from onnxremat.core.units import format_bytes
 from onnxremat.core.work import PATIENCE
 from onnxremat.ort.blocked_layout import block_channels
 from onnxremat.subject import Subject
-from onnxremat.tiling.routes import CHEAP, NEAR_CUTS, Choice, Routes, Tiling
+from onnxremat.tiling.routes import (
+    CARRYING,
+    CHEAP,
+    IN_STRIPS,
+    NEAR_CUTS,
+    PLAIN,
+    Choice,
+    Kind,
+    Routes,
+    Tiling,
+)
 from onnxremat.tiling.sequence import Sequence
 from onnxremat.tiling.tiling_plan import TilingPlan
 from onnxremat_rewriters.tile import TileView, never_cut, view
 
-UNITS_A_SECOND = 10_000
+UNITS_A_SECOND = 15_000
 """Work that a second stands for: nodes planned or laid out in a tile. A quiet processor does two
 to three times as much."""
 MOST_EXPLAINED = 8
 """So many ops are asked at most why they cannot be cut."""
-FIRST_STEP, LONGEST_STEP = 0.1, 0.5
+FIRST_STEP, LONGEST_STEP = 0.1, 0.25
 """How much lower than the smallest peak so far the next is looked for: at first, doubling as long
 as it is found, and at most."""
-PRECISION, PRECISION_CARRYING = 0.01, 0.04
-"""The smallest peak is looked for to these shares: of plain tiles, and of those that carry."""
+KINDS = {PLAIN: 0.01, CARRYING: 0.04, IN_STRIPS: 0.04}
+"""The tiles that are looked at, one kind after the other, and to which share the smallest peak of
+each is looked for."""
 ALIKE = 0.02
 """Of plans within this share of the smallest peak, the fastest is the one."""
 CHEAPER_SHARE = 0.6
@@ -82,8 +93,8 @@ class TileSearch:
         self._routes = Routes(self._sequence, tiling, self._deadline, nodes)
         self._own_peak = max(self._sequence.step_bytes, default=0)
         self._found: list[Choice] = []
-        self._missed = {False: 0, True: 0}
-        self._step = {False: FIRST_STEP, True: FIRST_STEP}
+        self._missed = dict.fromkeys(KINDS, 0)
+        self._step = dict.fromkeys(KINDS, FIRST_STEP)
         self._units = int(UNITS_A_SECOND * deadline.limits.seconds)
         self._cheaper_units = int(CHEAPER_SHARE * self._units)
         self._late = False
@@ -132,44 +143,44 @@ class TileSearch:
 
     def _descend(self, until_bytes: int | None) -> None:
         """Lower the peak, to `until_bytes` or as far as it goes: first in plain tiles, which are
-        soon looked through, then in tiles that carry."""
-        for carry in (False, True):
+        soon looked through."""
+        for kind in KINDS:
             while not self._deadline.over():
                 if until_bytes is not None and self._peak <= until_bytes:
                     return
-                target = self._next_target(carry)
+                target = self._next_target(kind)
                 if target is None:
                     break
-                found = self._routes.cheapest(target, carry, first=True)
+                found = self._routes.cheapest(target, kind, first=True)
                 if found is not None:
                     self._found.append(found)
-                    self._step[carry] = min(LONGEST_STEP, 2 * self._step[carry])
+                    self._step[kind] = min(LONGEST_STEP, 2 * self._step[kind])
                 elif not self._deadline.over():
-                    self._missed[carry] = target
+                    self._missed[kind] = target
 
-    def _next_target(self, carry: bool) -> int | None:
+    def _next_target(self, kind: Kind) -> int | None:
         """The next peak to look for; None if the smallest is known well enough."""
-        high, low = self._peak, self._missed[carry]
-        if high - low <= max(1, (PRECISION_CARRYING if carry else PRECISION) * high):
+        high, low = self._peak, self._missed[kind]
+        if high - low <= max(1, KINDS[kind] * high):
             return None
-        return (high + low) // 2 if low else int(high * (1 - self._step[carry]))
+        return (high + low) // 2 if low else int(high * (1 - self._step[kind]))
 
     def _fastest(self, budget_bytes: int | None) -> Choice | None:
         """The cheapest plan within the budget, or of about the smallest peak; the smallest if the
         budget was not met.
 
-        One without carrying is found sooner, and bounds the search for one with it.
+        A plain one is found sooner, and bounds the search for others.
         """
         if not self._found:
             return None
         limit = int((1 + ALIKE) * self._peak) if budget_bytes is None else budget_bytes
         if limit < self._peak:
             limit = int((1 + ALIKE) * self._peak)
-        for carry in (False, True):
+        for kind in (PLAIN, IN_STRIPS, CARRYING):
             best = self._best(limit)
             if best.extra_ns <= CHEAP * self._routes.one_pass_ns or self._deadline.over():
                 return best
-            found = self._routes.cheapest(limit, carry, best.extra_ns)
+            found = self._routes.cheapest(limit, kind, best.extra_ns)
             if found is not None:
                 self._found.append(found)
         return self._best(limit)

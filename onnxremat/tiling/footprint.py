@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 
 from onnxremat.importer.costs import DEFAULT_COSTS
 from onnxremat.importer.nodes import op_key
 from onnxremat.importer.views import root_of
 from onnxremat.tiling.sequence import Sequence
 from onnxremat.tiling.tile_costs import moving_ns, ns_in_tiles, ns_of_part
-from onnxremat_rewriters.tile import Box, Instruction, InstructionKind, Piece, extent
+from onnxremat_rewriters.tile import Box, Instruction, InstructionKind, Piece, Strips, extent
 
 THREAD_WORKSPACE_BYTES = 65_536
 """Workspace of a convolution that does not depend on its size, for each thread."""
@@ -41,15 +42,22 @@ def footprint(
     taken: Iterable[Piece] = (),
     left: Iterable[Piece] = (),
     dying: Mapping[str, int] | None = None,
+    strips: Strips = MappingProxyType({}),
 ) -> Footprint:
     """The footprint of instructions in their order. O(reads).
 
     `taken`: pieces that are there before; `left`: those that stay; `dying`: bytes of values from
-    outside that nobody needs behind these instructions.
+    outside that nobody needs behind these instructions; `strips`: those of values that are there in
+    strips, each of which dies by itself.
     """
-    layout = _Layout(sequence, threads, dying or {})
+    dies = dying or {}
+    whole = {name: nbytes for name, nbytes in dies.items() if name not in strips}
+    layout = _Layout(sequence, threads, whole)
     for piece in taken:
         layout.piece(piece)
+    for name, pieces in strips.items():
+        for piece in pieces:
+            layout.strip(piece, dies=name in dies)
     for one in instructions:
         layout.run(one)
     layout.leave(left)
@@ -87,6 +95,13 @@ class _Layout:
         buffer = self._buffer(self._sequence.part_bytes(piece.name, piece.shape))
         self._buffer_of[piece.serial] = buffer
         return buffer
+
+    def strip(self, piece: Piece, *, dies: bool) -> None:
+        """A piece from outside, which is held anyway, or until it is read for the last time."""
+        if dies:
+            self.piece(piece)
+        else:
+            self._buffer_of[piece.serial] = OUTSIDE
 
     def run(self, one: Instruction) -> None:
         """One instruction more."""

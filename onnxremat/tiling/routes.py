@@ -1,11 +1,13 @@
-"""The cheapest tiles for a budget: routes over the cuts, with more and more values dropped.
+"""The cheapest tiles for a budget: routes over the cuts, of variations of the sequence.
 
     Sequence (what is held at each cut) -> cheapest route over the cuts (`cut_program`), its
     segments from `segments` -> Choice, or the cut where it ends
-                             -> without a value that is held there (`made_again`), and once more
+                             -> another variation, in which less is held there, and once more
 
-Values that are dropped have a gap in their life, skip connections for example: tiles behind the gap
-make their part of them again, of what is held instead.
+Values that are opened are left in strips by the tiles that make them, and die strip by strip in
+those that read them last. Values that are dropped have a gap in their life, skip connections for
+example: tiles behind the gap make their part of them again, of what is held instead
+(`made_again`).
 """
 
 from bisect import bisect_right
@@ -23,7 +25,8 @@ from onnxremat.tiling.made_again import blocking, droppable, dropping
 from onnxremat.tiling.segments import Option, Segments
 from onnxremat.tiling.sequence import Drop, Sequence
 from onnxremat.tiling.tiling_plan import most_nodes
-from onnxremat_rewriters.tile import never_cut
+from onnxremat.tiling.variations import AS_IT_IS, Variation, nearest
+from onnxremat_rewriters.tile import Piece, never_cut
 
 MOST_DROPPED, MOST_LARGEST = 12, 6
 """At most so many values are dropped: where the way ends, and of the largest."""
@@ -35,12 +38,16 @@ MOST_OPS = 400
 """A segment has at most so many ops."""
 NEAR_CUTS = 8
 """A segment starts and ends at most so many cuts from an op that cannot run whole."""
+MADE_BEFORE_CUTS = 2
+"""Where the way ends those values are opened that are made at most so many cuts before it."""
 CHEAP = 0.005
 """With a plan that adds no more than this share of a run, no more values are dropped: estimates
 are compared no finer (see TOLERANCE)."""
 TOLERANCE = 0.005
 """A route that costs this share of a run more than was estimated is compared again."""
-EXTRA_SHARES = (0.03, 0.12, 0.4, 1.0)
+MOST_ROUNDS = 8
+"""So many routes are planned exactly, each with estimates that those before it corrected."""
+EXTRA_SHARES = (0.05, 0.3, 1.0)
 """Plans that add less than these shares of a run are looked for, one after the other; what adds
 more than the last is no plan."""
 
@@ -59,6 +66,16 @@ class Tiling(NamedTuple):
     joined: frozenset[str] = frozenset()
 
 
+class Kind(NamedTuple):
+    """Which tiles are looked at: those that carry, too; those that leave strips, too."""
+
+    carry: bool = False
+    opening: bool = False
+
+
+PLAIN, CARRYING, IN_STRIPS = Kind(), Kind(carry=True), Kind(opening=True)
+
+
 @dataclass(frozen=True)
 class Choice:
     """A route for one set of dropped values, all its segments planned exactly."""
@@ -68,6 +85,16 @@ class Choice:
     peak_bytes: int
     extra_ns: int
     nodes: int
+
+
+@dataclass
+class _Opened:
+    """What opening values came to: the variation before the last were, how far its way led, and
+    which are not opened again."""
+
+    before: Variation | None = None
+    reached: int = 0
+    closed: frozenset[int] = frozenset()
 
 
 class Routes:
@@ -87,88 +114,136 @@ class Routes:
             for v, node in enumerate(sequence.imported.op_nodes)
             if never_cut(sequence.view, node, tiling.threads, tiling.allow_rounding) is not None
         )
-        self._cuts: dict[tuple[Drop, ...], tuple[int, ...]] = {}
-        self._kinds: dict[tuple[Drop, ...], Segments] = {}
+        self._cuts: dict[Variation, tuple[int, ...]] = {}
+        self._kinds: dict[Variation, Segments] = {}
         self._pruned = False
 
     def cheapest(
-        self, budget_bytes: int, carry: bool, below_ns: float = inf, *, first: bool = False
+        self, budget_bytes: int, kind: Kind, below_ns: float = inf, *, first: bool = False
     ) -> Choice | None:
         """The cheapest plan that is found, if it costs less than `below_ns`; with `first`, the
         first one. What is dropped is found where the way ends, and then, for plans that cost less,
         the largest values are."""
-        best = self._unblocked(budget_bytes, carry, below_ns)
-        if first or best is None:
+        best = self._unblocked(budget_bytes, kind, below_ns)
+        if first or best is None or kind.opening:
             return best
         sequence, enough = self.sequence, CHEAP * self.one_pass_ns
         values = [d for d in self._droppable if sequence.nbytes[d[0]] >= SMALL * budget_bytes]
         for number in range(min(MOST_LARGEST, len(values)) + 1):
             if best.extra_ns <= enough or self._deadline.over():
                 break
-            found = self._route(tuple(sorted(values[:number])), budget_bytes, best.extra_ns, carry)
+            variation = Variation(tuple(sorted(values[:number])))
+            found = self._route(variation, budget_bytes, best.extra_ns, kind.carry)
             if isinstance(found, Choice) and found.extra_ns < best.extra_ns:
                 best = found
         return best
 
-    def _unblocked(self, budget_bytes: int, carry: bool, below_ns: float) -> Choice | None:
+    def _unblocked(self, budget_bytes: int, kind: Kind, below_ns: float) -> Choice | None:
         """A plan that is found by dropping what is held where the way ends, one value after the
-        other. Cheap plans are looked for first: tiles that would cost more are not followed back,
-        and where that may be what ended the way, they may cost more."""
-        shares, dropped = iter(EXTRA_SHARES), tuple[Drop, ...]()
+        other, or by opening it first. Cheap plans are looked for first: tiles that would cost more
+        are not followed back, and where that may be what ended the way, they may cost more."""
+        shares, variation, opened = iter(EXTRA_SHARES), Variation(), _Opened()
         limit = min(next(shares) * self.one_pass_ns, below_ns)
         while not self._deadline.over():
             self._pruned = False
-            found = self._route(dropped, budget_bytes, limit, carry)
+            found = self._route(variation, budget_bytes, limit, kind.carry)
             if isinstance(found, Choice) and found.extra_ns < limit:
                 return found
+            if isinstance(found, Stuck) and kind.opening:
+                variation, found, more = self._open(variation, found, opened, budget_bytes)
+                if more:
+                    continue
             share = next(shares, None) if self._pruned and limit < below_ns else None
             if share is not None:
                 limit = min(share * self.one_pass_ns, below_ns)
                 continue
-            if not isinstance(found, Stuck) or len(dropped) == MOST_DROPPED:
+            if not isinstance(found, Stuck) or len(variation.drops) == MOST_DROPPED:
                 return None
-            drop = self._blocking(dropped, found.reached, budget_bytes)
+            drop = self._blocking(variation, found.reached, budget_bytes)
             if drop is None:
                 return None
-            dropped = tuple(sorted((*dropped, drop)))
+            variation = variation._replace(drops=tuple(sorted((*variation.drops, drop))))
         return None
 
-    def _blocking(self, dropped: tuple[Drop, ...], reached: int, budget_bytes: int) -> Drop | None:
-        """The value to drop so that less is held where the way ends."""
-        cuts = self.cuts(dropped)
+    def _open(
+        self, variation: Variation, found: Stuck, so_far: "_Opened", budget_bytes: int
+    ) -> tuple[Variation, Stuck, bool]:
+        """The variation with more values opened where its way ends, and whether there are any. What
+        was opened last is closed again, for good, where the way then ended sooner."""
+        if so_far.before is not None and found.reached < so_far.reached:
+            so_far.closed |= variation.opened - so_far.before.opened
+            variation, found = so_far.before, Stuck(so_far.reached)
+            self._pruned = True  # It may have been, before they were opened.
+        more = self._openable_at(variation, found.reached, budget_bytes)
+        more -= variation.opened | so_far.closed
+        so_far.before, so_far.reached = variation if more else None, found.reached
+        return variation._replace(opened=variation.opened | more), found, bool(more)
+
+    def _near(self, variation: Variation, reached: int) -> tuple[int, ...]:
+        """The cut where the way ends, and those behind it."""
+        cuts = self.cuts(variation)
         after = bisect_right(cuts, reached)
-        return blocking(
-            self.segments(dropped).sequence,
-            dropped,
-            (reached, *cuts[after : after + NEAR_CUTS]),
-            SMALL * budget_bytes,
-            self._uncut,
+        return (reached, *cuts[after : after + NEAR_CUTS])
+
+    def _blocking(self, variation: Variation, reached: int, budget_bytes: int) -> Drop | None:
+        """The value to drop so that less is held where the way ends."""
+        sequence, near = self.segments(variation).sequence, self._near(variation, reached)
+        return blocking(sequence, variation.drops, near, SMALL * budget_bytes, self._uncut)
+
+    def _openable_at(self, variation: Variation, reached: int, budget_bytes: int) -> frozenset[int]:
+        """Values that are made and held about where the way ends, and can be opened. Those that are
+        made long before it are not: all that makes and reads them would have to be in tiles."""
+        sequence, near = self.segments(variation).sequence, self._near(variation, reached)
+        cuts, graph = self.cuts(variation), self.sequence.imported.graph
+        first = cuts[max(0, bisect_right(cuts, reached) - 1 - MADE_BEFORE_CUTS)]
+        return frozenset(
+            t
+            for t in self._openable
+            if sequence.nbytes[t] >= SMALL * budget_bytes
+            and graph.producer[t] >= first
+            and any(graph.producer[t] < c <= sequence.last_read[t] for c in near)
         )
 
-    def segments(self, dropped: tuple[Drop, ...] = ()) -> Segments:
-        """The segments of the sequence without some values."""
-        if dropped not in self._kinds:
-            self._kinds[dropped] = Segments(
-                dropping(self.sequence, dropped, self._uncut),
+    @cached_property
+    def _openable(self) -> list[int]:
+        """The values that tiles alone can make and read."""
+        sequence, graph = self.sequence, self.sequence.imported.graph
+        return [
+            t
+            for t, nbytes in enumerate(sequence.nbytes)
+            if nbytes
+            and t not in sequence.held_outputs
+            and graph.producer[t] >= 0
+            and graph.readers[t]
+            and self._uncut.isdisjoint((graph.producer[t], *graph.readers[t]))
+        ]
+
+    def segments(self, variation: Variation = AS_IT_IS) -> Segments:
+        """The segments of a variation of the sequence."""
+        if variation not in self._kinds:
+            parent = nearest(variation, self._kinds)
+            self._kinds[variation] = Segments(
+                dropping(self.sequence, variation.drops, self._uncut).opening(variation.opened),
                 self._tiling.threads,
                 self._tiling.allow_rounding,
                 self._room,
                 self._deadline,
                 self._apart,
                 self._inner,
+                None if parent is None else self._kinds[parent],
             )
-        return self._kinds[dropped]
+        return self._kinds[variation]
 
     @cached_property
     def _droppable(self) -> list[Drop]:
         return droppable(self.sequence, self._uncut)
 
-    def cuts(self, dropped: tuple[Drop, ...] = ()) -> tuple[int, ...]:
-        """Where segments may begin and end in the sequence without some values."""
-        if dropped not in self._cuts:
-            sequence = self.segments(dropped).sequence
-            self._cuts[dropped] = _cuts(sequence, self._barriers(sequence))
-        return self._cuts[dropped]
+    def cuts(self, variation: Variation = AS_IT_IS) -> tuple[int, ...]:
+        """Where segments may begin and end in a variation of the sequence."""
+        if variation not in self._cuts:
+            sequence = self.segments(variation).sequence
+            self._cuts[variation] = _cuts(sequence, self._barriers(sequence))
+        return self._cuts[variation]
 
     def _barriers(self, sequence: Sequence) -> set[int]:
         """Ops that are never cut and change how much is held, and those that stay beside others:
@@ -178,14 +253,14 @@ class Routes:
         return beside | {v for v in self._uncut if held[v] != held[v + 1]}
 
     def _route(
-        self, dropped: tuple[Drop, ...], budget_bytes: int, below_ns: float, carry: bool
+        self, variation: Variation, budget_bytes: int, below_ns: float, carry: bool
     ) -> Choice | Stuck | None:
         """The cheapest route whose segments keep the budget when they are planned exactly, with
         what the runtime needs for each node that is added."""
-        segments = self.segments(dropped)
+        segments = self.segments(variation)
         sequence = segments.sequence
-        per_node = reserved = 0
-        while not self._deadline.over():
+        per_node = reserved = rounds = 0
+        while not self._deadline.over() and rounds < MOST_ROUNDS:
             limit = budget_bytes - reserved
             whole = [
                 nbytes <= limit and v not in sequence.lacking
@@ -194,16 +269,17 @@ class Routes:
             chosen: dict[tuple[int, int], Option] = {}
             segments.pruned = False
             cost_of = self._cost(segments, limit, per_node, chosen, carry)
-            near = _near(self.cuts(dropped), whole)
+            near = _near(self.cuts(variation), whole)
             route = cheapest_route(whole, *near, cost_of, below_ns, self._too_dear)
             self._pruned |= segments.pruned
             if isinstance(route, Stuck):
                 return route
-            exact = [segments.exactly(*part, chosen[part]) for part in route.segments]
-            if any(one is None or one.peak_bytes > limit for one in exact):
-                continue
-            options = tuple(one for one in exact if one is not None)
-            if self._dearer(options, [chosen[part] for part in route.segments]):
+            strips: dict[str, tuple[Piece, ...]] = {}
+            exact = [segments.exactly(*part, chosen[part], strips) for part in route.segments]
+            options = tuple(one for one in exact if one is not None and one.peak_bytes <= limit)
+            estimates = [chosen[part] for part in route.segments]
+            if len(options) < len(exact) or self._dearer(options, estimates):
+                rounds += 1
                 continue
             cost, nodes = sum(one.extra_ns for one in options), sum(one.nodes for one in options)
             if nodes > self._room:

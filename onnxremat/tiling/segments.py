@@ -1,12 +1,16 @@
 """A segment [i, j) of the sequence run tile by tile: what it holds at most and what it adds.
 
 While tiles run, everything held at cut i stays, beside the pieces made so far and what one tile
-holds at most. The Concat at the end holds pieces and whole. Estimates come from one sampled tile,
-`exactly` from all of them as the rewriter plans them.
+holds at most. The Concat at the end holds pieces and whole; what is opened stays in strips, which
+die one by one in the segment that reads them last. Estimates come from one sampled tile, `exactly`
+from all of them as the rewriter plans them.
 """
 
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from math import inf, prod
+from typing import NamedTuple
 
 from onnxremat.core.deadline import Deadline
 from onnxremat.importer.costs import DEFAULT_COSTS
@@ -14,10 +18,14 @@ from onnxremat.tiling.footprint import Footprint, footprint
 from onnxremat.tiling.grids import Family, Grid, carrying, pairs, single_axes, strips
 from onnxremat.tiling.sequence import Sequence
 from onnxremat.tiling.tile_costs import moving_ns
+from onnxremat.tiling.variations import Difference
 from onnxremat.tiling.walk import TileOfSegment, TileWalk, TooDearError
 from onnxremat_rewriters.tile import (
     CannotTile,
+    Piece,
     Region,
+    RegionPlan,
+    Strips,
     TilePlan,
     extent,
     plan_region,
@@ -42,13 +50,32 @@ class Option:
     region: Region | None = None
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """What one tile of a segment says about all: bytes that it holds, and the first if that is
+    another; nanoseconds and nodes more than before."""
+
+    inner_bytes: int
+    first_bytes: int
+    extra_ns: int
+    nodes: int
+
+
+class Laid(NamedTuple):
+    """A segment with all its tiles laid out: its footprint, and what it leaves in strips."""
+
+    footprint: Footprint
+    opened: Strips
+
+
 @dataclass
 class Segments:
     """All segments of a sequence, evaluated when asked and remembered.
 
     `most_nodes` is what one segment may have at most; `deadline` counts the work. No segment
     reaches a cut of `apart`, or begins or ends at one of `inner`.
-    `pruned` turns true where something was left out for its cost. Not thread-safe.
+    `pruned` turns true where something was left out for its cost. `parent`: those of a variation of
+    the sequence that this one adds to; where both are the same, its findings hold. Not thread-safe.
     """
 
     sequence: Sequence
@@ -58,11 +85,20 @@ class Segments:
     deadline: Deadline
     apart: frozenset[int] = frozenset()
     inner: frozenset[int] = frozenset()
+    parent: "Segments | None" = None
 
     def __post_init__(self) -> None:
+        self._owners: dict[tuple[int, int], Segments] = {}
+        self._difference: Difference | None = None
+        if self.parent is not None:
+            self._difference = Difference(self.sequence, self.parent.sequence)
+        self._sampled: dict[tuple[int, int, Grid], Sampled | None] = {}
+        self._laid: dict[Hashable, Laid] = {}
+        self._serials: Iterator[int] = count() if self.parent is None else self.parent._serials
         self._walks: dict[tuple[int, Grid], TileWalk] = {}
         self._families: dict[int, tuple[Family, ...]] = {}
         self._options: dict[tuple[int, int, Grid], Option | None] = {}
+        self._plans: dict[tuple[int, int, Grid], RegionPlan | None] = {}
         self._inner: dict[tuple[int, Grid], list[tuple[int, int]]] = {}
         self._worth_carrying = WORTH_CARRYING * self.sequence.imported.graph.total_cost()
         self.failures: dict[int, str] = {}
@@ -71,8 +107,32 @@ class Segments:
     def floor_bytes(self, i: int, j: int) -> int:
         """No way to run the segment in tiles holds less: what is held at i, the Concat at j."""
         s = self.sequence
-        largest = max((s.nbytes[t] for t in s.leaving(i, j)), default=0)
-        return max(s.cut_bytes[i], s.cut_bytes[j] + largest)
+        return max(s.cut_bytes[i], s.cut_bytes[j] + self._largest_joined(i, j))
+
+    def _largest_joined(self, i: int, j: int) -> int:
+        s = self.sequence
+        return max((s.nbytes[t] for t in s.leaving(i, j) if t not in s.opened), default=0)
+
+    def _fading_bytes(self, i: int, j: int) -> int:
+        """Bytes of the strips that die in a segment, one by one."""
+        s, graph = self.sequence, self.sequence.imported.graph
+        return sum(s.nbytes[t] for t in s.opened if graph.producer[t] < i <= s.last_read[t] < j)
+
+    def _touches_strips(self, i: int, j: int) -> bool:
+        """Whether a segment makes or reads what is opened."""
+        graph = self.sequence.imported.graph
+        return any(
+            i <= v < j for t in self.sequence.opened for v in (graph.producer[t], *graph.readers[t])
+        )
+
+    def _owner(self, i: int, j: int) -> "Segments":
+        """Those of the simplest variation in which this part is the same."""
+        if self.parent is None or self._difference is None:
+            return self
+        if (i, j) not in self._owners:
+            touched = self._difference.touches(i, j)
+            self._owners[i, j] = self if touched else self.parent._owner(i, j)
+        return self._owners[i, j]
 
     def within(
         self, i: int, j: int, budget_bytes: int, below_ns: float, carry: bool
@@ -124,7 +184,7 @@ class Segments:
 
     def _is_too_dear(self, i: int, j: int, grid: Grid, below_ns: float) -> bool:
         try:
-            self._walk(j, grid).tile(i, below_ns - self._join_ns(i, j, grid))
+            self._tile(i, j, grid, below_ns - self._join_ns(i, j, grid))
         except TooDearError:
             return True
         return False
@@ -136,6 +196,9 @@ class Segments:
 
     def families(self, j: int) -> tuple[Family, ...]:
         """The grids for segments that end at j, by the value that its last op makes."""
+        owner = self._owner(j - 1, j)
+        if owner is not self:
+            return owner.families(j)
         if j not in self._families:
             self._families[j] = self._find_families(j)
         return self._families[j]
@@ -173,39 +236,55 @@ class Segments:
             )
         return self._walks[key]
 
+    def _tile(self, i: int, j: int, grid: Grid, below_ns: float = inf) -> TileOfSegment | None:
+        return self._owner(i, j)._walk(j, grid).tile(i, below_ns)
+
     def option(self, i: int, j: int, grid: Grid, below_ns: float = inf) -> Option | None:
         """The estimate for a grid; None if the segment cannot be cut so, or costs as much as
         `below_ns` or more."""
         key = (i, j, grid)
         if key not in self._options:
-            walk, tiles = self._walk(j, grid), grid.tiles
-            joining = self._join_ns(i, j, grid)
             try:
-                sample = walk.tile(i, below_ns - joining)
+                found = self._owner(i, j)._sample(i, j, grid, below_ns)
             except TooDearError:
                 self.pruned = True
                 return None
+            if found is None:
+                self._options[key] = None
+                return None
+            self._inner.setdefault((j, grid), []).append((i, found.inner_bytes))
+            peak = self._peak(i, j, grid, found)
+            self._options[key] = Option(grid, peak, found.extra_ns, found.nodes)
+        return self._options[key]
+
+    def _sample(self, i: int, j: int, grid: Grid, below_ns: float) -> Sampled | None:
+        """What one tile says; None if the segment cannot be cut so. Raises TooDearError."""
+        key = (i, j, grid)
+        if key not in self._sampled:
+            walk, tiles = self._walk(j, grid), grid.tiles
+            joining = self._join_ns(i, j, grid)
+            sample = walk.tile(i, below_ns - joining)
             if sample is None or self._is_pointless(sample, grid):
                 if walk.failure and self._is_spatial(j, grid):
                     self.failures.setdefault(walk.position - 1, walk.failure)
-                self._options[key] = None
+                self._sampled[key] = None
                 return None
             cost = sample.extra_ns + joining
             if cost + self._carry_ns(sample, grid) >= below_ns:
-                self.pruned = True
-                return None
+                raise TooDearError
             one = self._footprint(sample.tile)
-            self._inner.setdefault((j, grid), []).append((i, one.inner_bytes))
-            cost += one.moved_ns * tiles
             nodes, first_bytes = one.nodes * tiles, 0
             if sample.first is not None:
                 first = self._footprint(sample.first)
                 first_bytes = first.inner_bytes
                 nodes += (first.nodes - one.nodes) * grid.columns
-            peak = self._peak(i, j, grid, one.inner_bytes, first_bytes)
-            added = nodes + self._joins(i, j, grid) - sample.replaced_nodes
-            self._options[key] = Option(grid, peak, cost, added)
-        return self._options[key]
+            self._sampled[key] = Sampled(
+                one.inner_bytes,
+                first_bytes,
+                cost + one.moved_ns * tiles,
+                nodes + self._joins(i, j, grid) - sample.replaced_nodes,
+            )
+        return self._sampled[key]
 
     def _is_spatial(self, j: int, grid: Grid) -> bool:
         """Whether the grid does not cut the channels of pictures: that ends at once, and explains
@@ -254,55 +333,87 @@ class Segments:
         rows = 0 if len(grid.axes) == 1 else grid.columns
         return len(self.sequence.leaving(i, j)) * (1 + rows)
 
-    def _peak(self, i: int, j: int, grid: Grid, inner_bytes: int, first_bytes: int) -> int:
+    def _peak(self, i: int, j: int, grid: Grid, one: Sampled) -> int:
         """An estimate of the most bytes held in the segment, from those of one tile, and of the
         first if it is another."""
-        s = self.sequence
-        leaving = [s.nbytes[t] for t in s.leaving(i, j)]
-        tiles, total = grid.tiles, sum(leaving)
+        s, tiles = self.sequence, grid.tiles
+        total = sum(s.nbytes[t] for t in s.leaving(i, j))
         before = s.cut_bytes[i] + s.free_bytes(i, j)
+        # A strip is read by the tile behind it, too.
+        faded = self._fading_bytes(i, j) * max(0, tiles - 2) // tiles
+        made = total * (tiles - 1) // tiles
         return max(
-            before + total * (tiles - 1) // tiles + inner_bytes,
-            before + first_bytes,
-            before + (total if len(grid.axes) > 1 else 0),
-            s.cut_bytes[j] + max(leaving, default=0),
+            before + max(total // tiles, made - faded) + one.inner_bytes,
+            before + one.first_bytes,
+            before + (total if len(grid.axes) > 1 else 0) - faded,
+            s.cut_bytes[j] + self._largest_joined(i, j),
         )
 
-    def exactly(self, i: int, j: int, option: Option) -> Option | None:
-        """The option with all its tiles planned; remembered in the place of the estimate."""
-        if option.region is None:
-            found = self._exactly(i, j, option.grid)
-            self._options[i, j, option.grid] = found
-            return found
-        return option
-
-    def _exactly(self, i: int, j: int, grid: Grid) -> Option | None:
-        s = self.sequence
-        sample = self._walk(j, grid).tile(i)
-        if sample is None:
+    def exactly(
+        self, i: int, j: int, option: Option, strips: dict[str, tuple[Piece, ...]]
+    ) -> Option | None:
+        """The option with all its tiles planned, remembered in the place of the estimate. `strips`
+        are there from segments before it; what it leaves in strips is added."""
+        if option.region is not None and not self._touches_strips(i, j):
+            return option
+        s, grid = self.sequence, option.grid
+        sample, laid = self._tile(i, j, grid), self._lay_out(i, j, grid, strips)
+        if sample is None or laid is None:
+            self._options[i, j, grid] = None
             return None
-        names = tuple(s.imported.graph.tensors[t].name for t in s.leaving(i, j))
+        plan, one = laid
+        strips.update(one.opened)
+        held = s.cut_bytes[i] + s.free_bytes(i, j) - sum(s.dying(i, j).values())
+        cost = one.footprint.nodes_ns + one.footprint.moved_ns - sample.replaced_ns
+        added = one.footprint.nodes - sample.replaced_nodes
+        found = Option(grid, held + one.footprint.inner_bytes, cost, added, plan.region)
+        self._options[i, j, grid] = found
+        return found
+
+    def _lay_out(
+        self, i: int, j: int, grid: Grid, strips: Strips
+    ) -> tuple[RegionPlan, Laid] | None:
+        s, owner = self.sequence, self._owner(i, j)
+        plan = owner._planned(i, j, grid)
+        if plan is None:
+            return None
+        read = {name: there for name, there in strips.items() if name in plan.boundary}
+        boxes = tuple((name, tuple(one.box for one in there)) for name, there in read.items())
+        dying = s.dying(i, j)
+        key = (i, j, grid, tuple(dying), boxes)
+        if key not in owner._laid:
+            opened = plan.region.opened
+            run = program(s.view, plan, opened=opened, strips=read, serials=self._serials)
+            self.deadline.count(2 * len(run.instructions))
+            left = [piece for pieces in run.left.values() for piece in pieces]
+            one = footprint(s, run.instructions, self.threads, left=left, dying=dying, strips=read)
+            owner._laid[key] = Laid(one, {name: run.left[name] for name in opened})
+        return plan, owner._laid[key]
+
+    def _planned(self, i: int, j: int, grid: Grid) -> RegionPlan | None:
+        """All tiles of a segment; None if it cannot be cut so."""
+        key = (i, j, grid)
+        if key not in self._plans:
+            sample = self._walk(j, grid).tile(i)
+            self._plans[key] = None if sample is None else self._plan(i, j, grid, sample)
+        return self._plans[key]
+
+    def _plan(self, i: int, j: int, grid: Grid, sample: TileOfSegment) -> RegionPlan | None:
+        s = self.sequence
+        tensors, leaving = s.imported.graph.tensors, s.leaving(i, j)
+        names = tuple(tensors[t].name for t in leaving)
+        opened = tuple(tensors[t].name for t in leaving if t in s.opened)
         step = self._step(sample, names, grid)
         while True:
-            region = Region(tuple(sample.tile.boundary), names, grid.axes, step, grid.carry)
+            region = Region(tuple(sample.tile.boundary), names, grid.axes, step, grid.carry, opened)
             try:
-                planned = plan_region(
+                return plan_region(
                     s.view, region, threads=self.threads, allow_rounding=self.allow_rounding
                 )
-                break
             except CannotTile:
                 if step == 1:
                     return None
                 step = step // 2 if step % 2 == 0 else 1
-        run = program(s.view, planned)
-        self.deadline.count(2 * len(run))
-        dying = s.dying(i, j)
-        made = [one.makes for one in run[len(run) - len(names) :]]
-        one = footprint(s, run, self.threads, left=made, dying=dying)
-        held = s.cut_bytes[i] + s.free_bytes(i, j) - sum(dying.values())
-        cost = one.nodes_ns + one.moved_ns - sample.replaced_ns
-        added = one.nodes - sample.replaced_nodes
-        return Option(grid, held + one.inner_bytes, cost, added, region)
 
     def _step(self, sample: TileOfSegment, names: tuple[str, ...], grid: Grid) -> int:
         """The ratio of the largest to the smallest resolution inside: cuts at multiples of it hit

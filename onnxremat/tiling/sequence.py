@@ -3,7 +3,8 @@
 Cut c lies before op c of the order of the file; cut n is the end of the run. A value is *held* at
 the cuts between the op that makes it and the last that reads it, graph outputs at all later ones.
 A *dropped* value is held up to the last of its near readers only: those behind the gap must make
-it again, in tiles.
+it again, in tiles. An *opened* one is held in the strips that tiles make of it, and is made and
+read in tiles only.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -54,7 +55,8 @@ class Sequence:
     """The ops of a model in the order of the file, with the view that tiling needs of it.
 
     `dropped[t]` is the position of the last near reader of a dropped tensor, `kept[t]` the op until
-    which another is held, longer than it is read, so that dropped ones can be made again of it.
+    which another is held, longer than it is read, so that dropped ones can be made again of it;
+    `opened` are held in strips.
     """
 
     imported: ImportedModel
@@ -62,6 +64,7 @@ class Sequence:
     rules: MemoryRules
     dropped: Mapping[int, int] = field(default_factory=dict)
     kept: Mapping[int, int] = field(default_factory=dict)
+    opened: frozenset[int] = frozenset()
     _whole: _Whole | None = field(default=None, repr=False, compare=False)
     _leaving: dict[tuple[int, int], tuple[int, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -80,6 +83,10 @@ class Sequence:
         if not later:
             return self
         return replace(self, kept={**self.kept, **later}, _whole=self.whole)
+
+    def opening(self, tensors: Iterable[int]) -> "Sequence":
+        """The same sequence with other values in strips."""
+        return replace(self, opened=frozenset(tensors), _whole=self.whole)
 
     def gaps(self, t: int) -> list[tuple[int, int]]:
         """The far readers of a tensor, each with the reader before it, or what makes it."""
@@ -185,11 +192,12 @@ class Sequence:
 
     @cached_property
     def lacking(self) -> frozenset[int]:
-        """Ops that read a dropped value behind its gap: they can only run in tiles."""
+        """Ops that read a dropped value behind its gap, or make or read an opened one: they can
+        only run in tiles."""
         graph = self.imported.graph
-        return frozenset(
-            v for t, near in self.dropped.items() for v in graph.readers[t] if v > near
-        )
+        far = (v for t, near in self.dropped.items() for v in graph.readers[t] if v > near)
+        strips = (v for t in self.opened for v in (graph.producer[t], *graph.readers[t]))
+        return frozenset((*far, *strips))
 
     def leaving(self, i: int, j: int) -> tuple[int, ...]:
         """Tensors made by ops i to j - 1 that are read behind cut j as they are."""
@@ -248,6 +256,9 @@ class Sequence:
         return made < 0 or (made < c <= self.last_read[t])
 
     def is_view_of_held(self, name: str, c: int) -> bool:
-        """Whether a value is a view of one that is held at cut c."""
+        """Whether a value is a view of one that is held at cut c as a whole."""
         views = self.imported.views
-        return name in views and self.is_held(root_of(name, views), c)
+        if name not in views:
+            return False
+        root = root_of(name, views)
+        return self.imported.tensor_of.get(root) not in self.opened and self.is_held(root, c)

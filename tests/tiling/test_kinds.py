@@ -123,3 +123,19 @@ def test_tiles_go_through_what_optimizations_make(name: str, tmp_path: Path) -> 
     expected = run_outputs(before.feed.source(), before.feed.inputs, before.feed.recipe)
     got = run_outputs(after.released_source(), before.feed.inputs, before.feed.recipe)
     assert different_names(expected, got) == ()
+
+
+def test_what_only_tiles_read_is_left_in_strips(tmp_path: Path) -> None:
+    """Classes at a quarter of the size are read by one region alone."""
+    before = subject(BUILDERS["deeplab"](size=256), tmp_path)
+    plan = within(0.35, before)
+    assert [name for region in plan.regions for name in region.opened] == ["logits"]
+    after = tiled_subject(before, plan)
+    nodes = after.released.model.graph.node
+    assert not any("logits" in node.output for node in nodes)
+    measured = measure_activation(after.released_source(), before.feed.inputs, before.feed.recipe)
+    bookkeeping = BOOKKEEPING_BYTES + BOOKKEEPING_NODE_BYTES * len(nodes)
+    assert measured.peak_bytes <= plan.peak_bytes * 1.02 + bookkeeping
+    expected = run_outputs(before.feed.source(), before.feed.inputs, before.feed.recipe)
+    got = run_outputs(after.released_source(), before.feed.inputs, before.feed.recipe)
+    assert different_names(expected, got) == ()

@@ -42,7 +42,7 @@ def test_one_tile_tells_what_all_tiles_take(name: str, dropped: int, i: int, gri
     j = {"espcn": 7, "mobilenet": 17, "unet": found.sequence.count}[name]
     estimate = found.option(i, j, grid)
     assert estimate is not None
-    exact = found.exactly(i, j, estimate)
+    exact = found.exactly(i, j, estimate, {})
     assert exact is not None
     assert exact.region is not None
     assert exact.peak_bytes == pytest.approx(estimate.peak_bytes, rel=0.05)

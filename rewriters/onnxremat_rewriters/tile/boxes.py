@@ -22,6 +22,12 @@ def hull(a: Box, b: Box) -> Box:
     return tuple((min(p[0], q[0]), max(p[1], q[1])) for p, q in zip(a, b, strict=True))
 
 
+def common(a: Box, b: Box) -> Box | None:
+    """What lies in both; None if nothing does."""
+    found = tuple((max(p[0], q[0]), min(p[1], q[1])) for p, q in zip(a, b, strict=True))
+    return found if all(start < stop for start, stop in found) else None
+
+
 def holds(outer: Box, inner: Box) -> bool:
     """Whether all of `inner` lies in `outer`."""
     return all(o[0] <= i[0] and i[1] <= o[1] for o, i in zip(outer, inner, strict=True))

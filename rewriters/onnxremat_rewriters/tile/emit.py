@@ -2,13 +2,15 @@
 
 In a tile the nodes stand in the order of the file; what is read of a larger value is cut off by a
 Slice right before its first reader. The pieces of an output are joined by Concat, columns within a
-row first: it holds pieces and whole at once. (Two regions with the same grid, one after the other,
-need no Concat between them if they are given as one region.)
+row first: it holds pieces and whole at once. What only regions read may stay in strips
+(`Region.opened`): each tile then puts together what it reads, and a strip is held until the last
+tile that reads of it.
 """
 
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -93,11 +95,19 @@ def tile(
     outputs = frozenset(name for plan in plans.values() for name in plan.region.outputs)
     units, sizes = _ordered_units(looked_at, plans)
     writer = _Writer(looked_at, outputs, sizes)
+    whole_elsewhere = looked_at.outputs.union(
+        *(looked_at.reads[unit.index] for unit in units if unit.region is None)
+    )
+    serials, strips = count(), dict[str, tuple[Piece, ...]]()
     for unit in units:
         if unit.region is None:
             writer.copy(unit.index)
-        else:
-            writer.region(unit.region, program(looked_at, plans[unit.region]))
+            continue
+        plan = plans[unit.region]
+        opened = set(plan.region.opened) - whole_elsewhere
+        made = program(looked_at, plan, opened=opened, strips=strips, serials=serials)
+        strips.update((name, made.left[name]) for name in opened)
+        writer.region(unit.region, made.instructions)
     rounded = sorted({index for plan in plans.values() for index in plan.rounded})
     return Tiled(*writer.finish(), tuple(rounded), tuple(refused), writer.types)
 
@@ -217,6 +227,7 @@ class _Writer:
         self._values = NameSource(value_names(graph))
         self._labels = NameSource(node_names(graph))
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._pieces: dict[int, str] = {}
         self._initializers: list[onnx.TensorProto] = []
         self._nodes: list[onnx.NodeProto] = []
         self._origin: list[Origin] = []
@@ -237,11 +248,10 @@ class _Writer:
 
     def region(self, number: int, instructions: Sequence[Instruction]) -> None:
         """Write all nodes of a region."""
-        names: dict[int, str] = {}
         for one in instructions:
-            read = [self._read(r, names) for r in one.reads]
+            read = [self._read(r) for r in one.reads]
             made = self._piece_name(one.makes, number)
-            names[one.makes.serial] = made
+            self._pieces[one.makes.serial] = made
             if made != one.makes.name:
                 dtype = self._view.types[one.makes.name].dtype
                 self.types[made] = ValueType(dtype, one.makes.shape)
@@ -354,9 +364,9 @@ class _Writer:
         place = "row" if piece.tile is None else f"tile{piece.tile}"
         return self._values.fresh(f"{piece.name}__region{number}_{place}")
 
-    def _read(self, read: Read, names: Mapping[int, str]) -> str:
+    def _read(self, read: Read) -> str:
         if isinstance(read, Piece):
-            return names[read.serial]
+            return self._pieces[read.serial]
         if isinstance(read, str):
             return read
         return "" if read is None else self._constant(read)

@@ -6,13 +6,14 @@ A planner reads from them what is held when, and how much is computed: every ins
 value, of a known shape, and its reads say until when others are needed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
-from onnxremat_rewriters.tile.boxes import Box, extent, whole
+from onnxremat_rewriters.tile.boxes import Box, common, extent, whole
 from onnxremat_rewriters.tile.region import Carried, NodeTile, RegionPlan, TilePlan
 from onnxremat_rewriters.tile.view import Array, Given, TileView, ValuePart
 
@@ -84,10 +85,36 @@ class Instruction:
         return self.makes.box
 
 
-def program(view: TileView, plan: RegionPlan) -> tuple[Instruction, ...]:
+@dataclass(frozen=True)
+class RegionProgram:
     """Everything that a region runs, tile by tile; the joined outputs at the end (the rows of a
-    grid when each is complete). O(tiles x nodes)."""
-    return tuple(_instructions(view, plan))
+    grid when each is complete). `left`: of each output all of it, or, where it is left open, its
+    strips in their order."""
+
+    instructions: tuple[Instruction, ...]
+    left: Mapping[str, tuple[Piece, ...]]
+
+
+Strips = Mapping[str, tuple[Piece, ...]]
+"""Values that are there in strips along one axis."""
+
+
+def program(
+    view: TileView,
+    plan: RegionPlan,
+    *,
+    opened: Collection[str] = (),
+    strips: Strips = MappingProxyType({}),
+    serials: Iterator[int] | None = None,
+) -> RegionProgram:
+    """What a region runs. O(tiles x nodes).
+
+    `opened`: outputs that are not joined. `strips`: values from outside that are not either.
+    `serials`: numbers for pieces, those of other regions not among them.
+    """
+    left: dict[str, tuple[Piece, ...]] = {}
+    made = _instructions(view, plan, opened, strips, serials or count(), left)
+    return RegionProgram(tuple(made), left)
 
 
 @dataclass(frozen=True)
@@ -115,8 +142,15 @@ def program_of_tile(view: TileView, plan: TilePlan) -> TileProgram:
     return TileProgram(tuple(instructions), tuple(taken.values()), pieces)
 
 
-def _instructions(view: TileView, plan: RegionPlan) -> Iterator[Instruction]:
-    serials = count()
+def _instructions(
+    view: TileView,
+    plan: RegionPlan,
+    opened: Collection[str],
+    strips: Strips,
+    serials: Iterator[int],
+    left: dict[str, tuple[Piece, ...]],
+) -> Iterator[Instruction]:
+    """The instructions of a region; `left` is filled in."""
     grid = plan.region.grid
     outputs = plan.region.outputs
     rows: dict[str, list[Read]] = {name: [] for name in outputs}
@@ -125,7 +159,7 @@ def _instructions(view: TileView, plan: RegionPlan) -> Iterator[Instruction]:
     shared: Mapping[tuple[str, Box], Piece] = {}
     kept: Mapping[str, Read] = {}
     for number, tile in enumerate(plan.tiles):
-        lowered = _Lowered(view, tile, number, serials, shared, kept)
+        lowered = _Lowered(view, tile, number, serials, shared, kept, strips)
         yield from lowered.nodes()
         for name, box in tile.results.items():
             part, cut = lowered.part(name, box)
@@ -147,8 +181,13 @@ def _instructions(view: TileView, plan: RegionPlan) -> Iterator[Instruction]:
             row[name] = []
     axis = grid[-1][0] if grid[0][1] == 1 else grid[0][0]
     for name in outputs:
-        made = Piece(name, whole_boxes[name], None, next(serials))
         reads = tuple(rows[name] + row[name])
+        parts = tuple(one for one in reads if isinstance(one, Piece))
+        if name in opened and len(parts) == len(reads):
+            left[name] = parts
+            continue
+        made = Piece(name, whole_boxes[name], None, next(serials))
+        left[name] = (made,)
         yield Instruction(InstructionKind.JOIN, made, reads, axis=axis, width=view.width_of(name))
 
 
@@ -168,8 +207,10 @@ class _Lowered:
         serials: Iterator[int],
         shared: Mapping[tuple[str, Box], Piece],
         taken: Mapping[str, Read],
+        strips: Strips = MappingProxyType({}),
     ) -> None:
         self._view = view
+        self._strips = strips
         self._plan = plan
         self._number = number
         self._serials = serials
@@ -202,7 +243,10 @@ class _Lowered:
                 yield from cut
 
     def part(self, name: str, box: Box | None) -> tuple[Read, list[Instruction]]:
-        """That box of a value, and the Slice for it if what is there is larger."""
+        """That box of a value, and the Slice for it if what is there is larger, or what puts it
+        together of strips."""
+        if name in self._strips and name not in self._have:
+            return self._gathered(name, whole(self._view.types[name].shape) if box is None else box)
         there, have = self._there(name, box)
         if box is None or box == have:
             return there, []
@@ -218,6 +262,35 @@ class _Lowered:
             return made, []
         width = self._view.width_of(name)
         return made, [Instruction(InstructionKind.SLICE, made, (there,), have=have, width=width)]
+
+    def _gathered(self, name: str, box: Box) -> tuple[Read, list[Instruction]]:
+        """A box of a value that is there in strips, and the nodes that put it together."""
+        key, width = (name, box), self._view.width_of(name)
+        made = self._cut.get(key) or self._shared.get(key)
+        instructions: list[Instruction] = []
+        if made is None:
+            parts: list[Piece] = []
+            for strip in self._strips[name]:
+                inner = common(strip.box, box)
+                if inner is not None and inner != strip.box:
+                    part = self._piece(name, inner)
+                    instructions.append(
+                        Instruction(
+                            InstructionKind.SLICE, part, (strip,), have=strip.box, width=width
+                        )
+                    )
+                    parts.append(part)
+                elif inner is not None:
+                    parts.append(strip)
+            made = parts[0]
+            if len(parts) > 1:
+                made = self._piece(name, box)
+                axis = next(a for a, r in enumerate(parts[0].box) if r != parts[1].box[a])
+                instructions.append(
+                    Instruction(InstructionKind.JOIN, made, tuple(parts), axis=axis, width=width)
+                )
+        self._cut[key] = self.outside[key] = made
+        return made, instructions
 
     def _node(self, one: NodeTile) -> Iterator[Instruction]:
         original, step = self._view.nodes[one.node], one.step

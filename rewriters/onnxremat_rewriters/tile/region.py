@@ -25,7 +25,8 @@ class Region:
     of `step` (cuts that match the strides inside save rows computed twice).
 
     `carry`: what two neighbours along the last axis of the grid both need is computed once and kept
-    from tile to tile (line buffers); else each computes it again.
+    from tile to tile (line buffers); else each computes it again. `opened`: outputs that are left
+    as they are made, in strips along the first axis of the grid, where only regions read them.
     """
 
     inputs: tuple[str, ...]
@@ -33,6 +34,7 @@ class Region:
     grid: tuple[tuple[int, int], ...]
     step: int = 1
     carry: bool = False
+    opened: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def test_what_the_next_tile_takes_over_is_cut_off_behind_its_last_reader() -> No
     model = espcn()
     region = Region(("x",), (model.graph.output[0].name,), ((2, 4),), carry=True)
     looked_at = view(model, types_of(model))
-    steps = program(looked_at, plan_region(looked_at, region, threads=THREADS))
+    steps = program(looked_at, plan_region(looked_at, region, threads=THREADS)).instructions
     serials = {one.makes.serial: i for i, one in enumerate(steps)}
     joins = [
         one for one in steps if one.kind is InstructionKind.JOIN and one.makes.tile is not None
@@ -300,7 +300,7 @@ def test_the_program_says_what_is_written() -> None:
     region = Region(("x",), (model.graph.output[0].name,), ((2, 3), (3, 2)))
     types = types_of(model)
     looked_at = view(model, types)
-    steps = program(looked_at, plan_region(looked_at, region, threads=THREADS))
+    steps = program(looked_at, plan_region(looked_at, region, threads=THREADS)).instructions
     made = tile(model, [region], types, threads=THREADS)
     written = onnx.shape_inference.infer_shapes(made.model, data_prop=True)
     shapes = {name: kind.shape for name, kind in types_of(written).items()}
@@ -458,3 +458,53 @@ def test_a_fused_sum_is_made_by_itself(grid: tuple[tuple[int, int], ...]) -> Non
     model = with_measured_types(net.model(out))
     made = tiled_exactly(model, Region((x, skip), (out,), grid))
     assert [n.op_type for n in made.model.graph.node].count("SkipLayerNormalization") > 1
+
+
+def two_stages(*, reads_whole: bool = False) -> tuple[onnx.ModelProto, str, str]:
+    """Convolutions, of which a value in the middle is read behind one more, too."""
+    net = Net()
+    middle = net.add("Relu", net.conv(net.input("x", 1, 3, 48, 40), 3, 8, 3))
+    x = net.add("Tanh", net.conv(net.add("Relu", net.conv(middle, 8, 6, 5)), 6, 8, 3))
+    out = net.add("Add", x, middle)
+    others = [net.add("ReduceSum", middle)] if reads_whole else []
+    return net.model(out, *others), middle, out
+
+
+def joined(made: onnx.ModelProto, name: str) -> bool:
+    return any(node.op_type == "Concat" and node.output[0] == name for node in made.graph.node)
+
+
+@pytest.mark.parametrize("carry", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (((2, 4),), ((2, 4),)),
+        (((2, 3),), ((2, 8),)),
+        (((2, 5),), ((3, 4),)),
+        (((2, 4), (3, 2)), ((2, 3), (3, 3))),
+        (((2, 1), (3, 4)), ((2, 6),)),
+    ],
+)
+def test_what_only_regions_read_may_stay_in_strips(
+    first: tuple[tuple[int, int], ...], second: tuple[tuple[int, int], ...], carry: bool
+) -> None:
+    model, middle, out = two_stages()
+    behind = Region((middle,), (out,), second, carry=carry)
+    for opened in ((), (middle,)):
+        made = tiled_exactly(model, Region(("x",), (middle,), first, opened=opened), behind)
+        assert not made.refused
+        assert joined(made.model, middle) is not bool(opened)
+
+
+def test_what_is_read_whole_is_joined() -> None:
+    model, middle, out = two_stages(reads_whole=True)
+    regions = (
+        Region(("x",), (middle,), ((2, 4),), opened=(middle,)),
+        Region((middle,), (out,), ((2, 4),)),
+    )
+    assert joined(tiled_exactly(model, *regions).model, middle)
+    model, middle, out = two_stages()
+    made = tiled_exactly(model, Region(("x",), (middle,), ((2, 4),), opened=(middle,)))
+    assert joined(made.model, middle), "nodes outside of regions read it"
+    made = tiled_exactly(model, Region(("x",), (out,), ((2, 4),), opened=(out,)))
+    assert joined(made.model, out), "it is an output"
