@@ -43,7 +43,7 @@ BETWEEN = 0.15
 NEAR_LIMIT = 1.05
 """What is predicted to take at most this share of a limit may keep it."""
 
-WORTH_REORDERING = 0.9
+WORTH_REORDERING = 0.8
 """Tiles are chosen in the file's own order unless another one has this share of its peak, or less:
 what can be cut together lies together there, as it was written, layer by layer. Where nothing can,
 the other one is next."""

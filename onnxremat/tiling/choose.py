@@ -9,8 +9,8 @@ cost less.
 
 Both are counted in work, so that the same search ends at the same place. Were it ended by the clock
 alone, a limit could be missed, or met at a higher cost, only since the machine was busier than when
-the smallest peak was found. So its seconds stand for a number of planned nodes, few enough for this
-to be what ends it. The clock is there for slow machines, has patience with them, and is one that
+the smallest peak was found. So its seconds stand for a number of planned nodes, and this is what
+ends it. The clock is there for slow machines, has patience with them, and is one that
 counts the seconds of this thread on a processor, not those in which others had it.
 """
 
@@ -40,9 +40,9 @@ from onnxremat.tiling.sequence import Sequence
 from onnxremat.tiling.tiling_plan import TilingPlan
 from onnxremat_rewriters.tile import TileView, never_cut, view
 
-UNITS_A_SECOND = 15_000
-"""Work that a second stands for: nodes planned or laid out in a tile. A quiet processor does two
-to three times as much."""
+UNITS_A_SECOND = 20_000
+"""Work that a second stands for: nodes planned or laid out in a tile. About as much as a quiet
+processor does."""
 MOST_EXPLAINED = 8
 """So many ops are asked at most why they cannot be cut."""
 FIRST_STEP, LONGEST_STEP = 0.1, 0.25
@@ -53,7 +53,7 @@ KINDS = {PLAIN: 0.01, CARRYING: 0.04, IN_STRIPS: 0.04}
 each is looked for."""
 ALIKE = 0.02
 """Of plans within this share of the smallest peak, the fastest is the one."""
-CHEAPER_SHARE = 0.6
+CHEAPER_SHARE = 0.3
 """Of the work that the descent may do, what each question has to look for plans that cost less."""
 
 
