@@ -6,10 +6,10 @@
 Each model of `models/` at full size is rewritten by `onnxremat.rewrite` under a limit, as a user
 would, planned in the default time, and verified: peaks are measured activation peaks (or what the
 session limits), times of runs of original and file that take turns in the same session. Where a
-line allows rounding, the report says how far the outputs are from the original's, else all bits
-are the same. A line that misses its limit, its time, its nodes or its bits, or whose planning
-searched longer than it may, ends with FAILED, and so does the command. Beside what is asked stands
-the figure that the default session takes today.
+line allows rounding, the table says how far the outputs are from the original's, else all bits are
+the same. A line that misses its limit, its time, its nodes or its bits ends with FAILED, and so
+does the command. "planning" is from the imported model to the planned one, the runs in which sizes
+and times are learned included.
 """
 
 import argparse
@@ -87,13 +87,14 @@ def cells(line: Line, limit: float, result: RewriteResult, nodes: int, seconds: 
         wrong.append("memory")
     if ratio > line.slowdown:
         wrong.append("time")
-    if not check.identical and not line.rounding:
+    rounded = not (check.identical and check.bits_compared)
+    if rounded and not line.rounding:
         wrong.append("bits")
     if line.nodes is not None and after > line.nodes * nodes:
         wrong.append("nodes")
     bits = "identical"
-    if check.rounding is not None and not check.identical:
-        bits = f"{check.rounding.worst:.1e}"
+    if rounded:
+        bits = "other" if check.rounding is None else f"{check.rounding.worst:.1e}"
     regions = 0 if result.tiling is None else len(result.tiling.regions)
     return [
         line.name, str(nodes), f"{result.original.peak_bytes / MEGABYTE:.1f}",
