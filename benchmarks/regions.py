@@ -87,7 +87,8 @@ def cells(line: Line, limit: float, result: RewriteResult, nodes: int, seconds: 
         wrong.append("memory")
     if ratio > line.slowdown:
         wrong.append("time")
-    rounded = not (check.identical and check.bits_compared)
+    apart = check.rounding is not None and check.rounding.worst > 0
+    rounded = apart or not (check.identical and check.bits_compared)
     if rounded and not line.rounding:
         wrong.append("bits")
     if line.nodes is not None and after > line.nodes * nodes:
