@@ -215,7 +215,7 @@ class Routes:
             and t not in sequence.held_outputs
             and graph.producer[t] >= 0
             and graph.readers[t]
-            and self._uncut.isdisjoint((graph.producer[t], *graph.readers[t]))
+            and self._uncut.isdisjoint(sequence.touching([t]))
         ]
 
     def segments(self, variation: Variation = AS_IT_IS) -> Segments:

@@ -120,10 +120,7 @@ class Segments:
 
     def _touches_strips(self, i: int, j: int) -> bool:
         """Whether a segment makes or reads what is opened."""
-        graph = self.sequence.imported.graph
-        return any(
-            i <= v < j for t in self.sequence.opened for v in (graph.producer[t], *graph.readers[t])
-        )
+        return any(i <= v < j for v in self.sequence.touching(self.sequence.opened))
 
     def _owner(self, i: int, j: int) -> "Segments":
         """Those of the simplest variation in which this part is the same."""

@@ -196,8 +196,12 @@ class Sequence:
         only run in tiles."""
         graph = self.imported.graph
         far = (v for t, near in self.dropped.items() for v in graph.readers[t] if v > near)
-        strips = (v for t in self.opened for v in (graph.producer[t], *graph.readers[t]))
-        return frozenset((*far, *strips))
+        return self.touching(self.opened).union(far)
+
+    def touching(self, tensors: Iterable[int]) -> frozenset[int]:
+        """The ops that make or read some tensors."""
+        graph = self.imported.graph
+        return frozenset(v for t in tensors for v in (graph.producer[t], *graph.readers[t]))
 
     def leaving(self, i: int, j: int) -> tuple[int, ...]:
         """Tensors made by ops i to j - 1 that are read behind cut j as they are."""

@@ -30,8 +30,7 @@ class Difference:
 
     def __init__(self, one: Sequence, other: Sequence) -> None:
         graph, opened = one.imported.graph, one.opened ^ other.opened
-        strips = (v for t in opened for v in (graph.producer[t], *graph.readers[t]))
-        self._otherwise = sorted({*(one.lacking ^ other.lacking), *strips})
+        self._otherwise = sorted((one.lacking ^ other.lacking) | one.touching(opened))
         self._again = sorted(one.lacking | other.lacking)
         self._opened = bool(opened)
         self._lives = [

@@ -6,18 +6,14 @@ import pytest
 
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.problem import Limits
-from onnxremat.ort.emulation.rules import RECIPE_RULES
 from onnxremat.tiling.grids import Grid, carrying, pairs, single_axes, strips
 from onnxremat.tiling.made_again import droppable, dropping
 from onnxremat.tiling.segments import Segments
-from onnxremat.tiling.sequence import Sequence
-from onnxremat_rewriters.tile import view
-from tests.tiling.test_choose import subject
+from tests.tiling.test_made_again import sequence_of
 
 
 def segments(name: str, dropped: int = 0) -> Segments:
-    of = subject(name)
-    sequence = Sequence(of.imported, view(of.released.model, of.types), RECIPE_RULES)
+    sequence = sequence_of(name)
     sequence = dropping(sequence, droppable(sequence, ())[:dropped], ())
     return Segments(
         sequence, threads=2, allow_rounding=False, most_nodes=4000, deadline=Deadline(Limits())

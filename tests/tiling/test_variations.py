@@ -6,21 +6,14 @@ import pytest
 
 from onnxremat.core.deadline import Deadline
 from onnxremat.core.problem import Limits
-from onnxremat.ort.emulation.rules import RECIPE_RULES
 from onnxremat.tiling.grids import Grid
 from onnxremat.tiling.made_again import droppable, dropping
 from onnxremat.tiling.segments import Option, Segments
 from onnxremat.tiling.sequence import Sequence
 from onnxremat.tiling.variations import AS_IT_IS, Difference, Variation, nearest
-from onnxremat_rewriters.tile import view
-from tests.tiling.test_choose import subject
+from tests.tiling.test_made_again import sequence_of
 
 pytestmark = pytest.mark.slow
-
-
-def sequence_of(name: str) -> Sequence:
-    of = subject(name)
-    return Sequence(of.imported, view(of.released.model, of.types), RECIPE_RULES)
 
 
 def of_variation(sequence: Sequence, variation: Variation) -> Sequence:
