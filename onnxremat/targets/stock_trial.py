@@ -38,7 +38,7 @@ FIRST_RUN_NOISE_BYTES = 512 * 1024
 """How far the first runs of one file in several processes are apart."""
 LONGEST_LOAD_RATIO, SHORT_LOADING_SECONDS = 1.05, 0.05
 """How much longer a variant may take to open than the original, where time is limited: within that,
-it is chance. A moment more is no matter."""
+it is chance. What opens within a moment may take longer."""
 ABOVE = "above the limit"
 """Why a candidate was not looked at any further."""
 
@@ -334,7 +334,7 @@ class StockTrial:
         before, after = self.before.load_seconds, memory.load_seconds
         if asked.load_ratio is None:
             return ""
-        if after <= max(asked.load_ratio * before, before + SHORT_LOADING_SECONDS):
+        if after <= max(asked.load_ratio * before, SHORT_LOADING_SECONDS):
             return ""
         return (
             f"it takes longer to open, {format_seconds(after)} where the original takes "
