@@ -321,6 +321,7 @@ def row(
     inputs = scratch / "inputs.npz"
     np.savez(inputs, **feed.inputs)
     if same := unchanged(path, output):
+        print(*(f"{line.name}: {attempt}" for attempt in result.attempts), sep="\n", flush=True)
         (before,) = processes([path], inputs, count)
         after, ratios = before, (1.0, 1.0)
     else:

@@ -40,6 +40,10 @@ HALVINGS, PREDICTED_HALVINGS = 3, 3
 BETWEEN = 0.15
 """Of all seconds, for looking at tiles between such a step's."""
 
+FEWER_NODES = 0.5
+"""Of those that tiles add whose file takes too long to open, for all after them: that time is for
+nodes, and what runs in about as much time may have many or few."""
+
 NEAR_LIMIT = 1.05
 """What is predicted to take at most this share of a limit may keep it."""
 
@@ -225,6 +229,8 @@ class Tiles:
         one = searches.tried(Search(tiled, seconds, tiling))
         best, taken = self._best_bytes([*of.tried, *found.tried]), self._best_bytes([one])
         found = found.with_tried(tiling, one)
+        if one.refused and one.opens_later:
+            of.search.narrow(int(FEWER_NODES * tiling.nodes_added))
         if one.refused:
             return found, _Became.SLOW
         kept = one.planned is not None and budget is not None

@@ -268,9 +268,11 @@ def _smallest_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> Found[M]:
             best = one, forecast, made
         else:
             rounds.ended(one, f"refused: {why or 'another plan takes less'}", forecast, taken)
-        if not made.dearer or deadline.stopped():
+        enough = not (made.dearer or made.refused)
+        if enough or deadline.stopped():
+            other_why = "one of less memory was fast enough" if enough else "no time is left"
             for other in plans[number:]:
-                rounds.ended(other, "not made: one of less memory was fast enough")
+                rounds.ended(other, f"not made: {other_why}")
             break
     assert best is not None, "one adds least"
     return rounds.found(*best)

@@ -64,6 +64,11 @@ class Tried:
         return isinstance(self.missed, PlanMissedError) and self.missed.refused
 
     @property
+    def opens_later(self) -> bool:
+        """Whether a form of the file was refused for the time that it takes to open."""
+        return self.planned is not None and self.planned.made.opens_later
+
+    @property
     def attempts(self) -> tuple[Attempt, ...]:
         """The plans that were made, the one that keeps the limit last."""
         if self.planned is not None:

@@ -23,6 +23,7 @@ from onnxremat.ort.measuring.session_memory import (
     HeapNeed,
     SessionMemory,
     measure_one_heap,
+    measure_opening,
     measure_session,
 )
 from onnxremat.ort.outside import ModelPair, Weights, with_weights_outside
@@ -108,6 +109,10 @@ class StockOriginal:
         return measure_session(
             source, self.inputs, self.recipe, repeats=self.repeats, returning=True
         )
+
+    def opening(self, source: ModelSource) -> tuple[float, ...]:
+        """How many seconds it takes to open it, and a file."""
+        return measure_opening([self.source, source], self.inputs, self.recipe)
 
     def opens_in_less(self, plain: ModelSource, by_size: ModelSource) -> bool:
         """Whether a session of one's weights in another order leaves that much less when it is

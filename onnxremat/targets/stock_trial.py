@@ -36,9 +36,11 @@ was close."""
 _WORTHWHILE = 0.99
 FIRST_RUN_NOISE_BYTES = 512 * 1024
 """How far the first runs of one file in several processes are apart."""
-LONGEST_LOAD_RATIO, SHORT_LOADING_SECONDS = 1.05, 0.05
-"""How much longer a variant may take to open than the original, where time is limited: within that,
-it is chance. What opens within a moment may take longer."""
+LONGEST_LOAD_RATIO, SHORT_LOADING_SECONDS = 1.0, 0.04
+"""How much longer a variant may take to open than the original, where time is limited. What opens
+within a moment may take longer."""
+_CLOSE_LOAD_RATIO = 1.5
+"""Where one opening of each is not that far apart, some more are measured."""
 ABOVE = "above the limit"
 """Why a candidate was not looked at any further."""
 
@@ -52,7 +54,8 @@ class Candidate:
     its own under the same options. `same_as_unoptimized` and `same_as_stock`: its outputs are the
     original's, bit for bit, as run without optimisations and with default options. `one_heap`: what
     it needs there, if it is portable. All None where it was not asked, or cannot be told.
-    `too_slow`: whether it was refused for the time that it takes, to open or to run.
+    `too_slow`: whether it was refused for the time that it takes to run, or, with `opens_later`, to
+    open.
     """
 
     variant: Variant
@@ -64,6 +67,7 @@ class Candidate:
     same_as_stock: bool | None = None
     one_heap: HeapNeed | None = None
     too_slow: bool = False
+    opens_later: bool = False
 
     @property
     def pair(self) -> ModelPair | None:
@@ -249,9 +253,11 @@ class StockTrial:
         assert file is not None
         assert memory is not None
         reason = "" if asked.keeps(memory) else ABOVE
-        later = self._opens_later(memory, asked)
-        if reason := reason or self._more_memory(candidate, memory) or later:
-            return replace(candidate, reason=reason, too_slow=reason == later)
+        reason = reason or self._more_memory(candidate, memory)
+        later = "" if reason else self._opens_later(file.source, memory, asked.load_ratio)
+        if reason := reason or later:
+            late = bool(later)
+            return replace(candidate, reason=reason, too_slow=late, opens_later=late)
         outputs, expected = original.outputs(file.source), original.expected(reference)
         candidate = replace(
             candidate,
@@ -328,13 +334,19 @@ class StockTrial:
             f"holds {format_bytes(before.held_bytes)} (--no-portable does not ask that)"
         )
 
-    def _opens_later(self, memory: SessionMemory, asked: Asked) -> str:
+    def _opens_later(
+        self, source: ModelSource, memory: SessionMemory, load_ratio: float | None
+    ) -> str:
         """How much longer a candidate takes to open than the original, if that is too long, or
-        ""."""
-        before, after = self.before.load_seconds, memory.load_seconds
-        if asked.load_ratio is None:
+        ""; where a session of each is close to that, more are opened."""
+        if load_ratio is None:
             return ""
-        if after <= max(asked.load_ratio * before, SHORT_LOADING_SECONDS):
+        before, after = self.before.load_seconds, memory.load_seconds
+        most = max(load_ratio * before, SHORT_LOADING_SECONDS)
+        if most / _CLOSE_LOAD_RATIO < after < most * _CLOSE_LOAD_RATIO:
+            before, after = self.original.opening(source)
+            most = max(load_ratio * before, SHORT_LOADING_SECONDS)
+        if after <= most:
             return ""
         return (
             f"it takes longer to open, {format_seconds(after)} where the original takes "

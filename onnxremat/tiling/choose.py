@@ -103,6 +103,12 @@ class TileSearch:
         """Let the descent look at more, as if it had been made for so many seconds more."""
         self._units += int(UNITS_A_SECOND * seconds)
 
+    def narrow(self, nodes: int) -> None:
+        """From now on, plans add so many nodes at most; those that were found and add more are
+        forgotten."""
+        self._routes.room = min(self._routes.room, nodes)
+        self._found = [one for one in self._found if one.nodes <= nodes]
+
     def plan(self, budget_bytes: int | None, seconds: float) -> TilingPlan:
         """The regions with which the peak is predicted to keep `budget_bytes` at little cost; None:
         those with the smallest peak found, or within 2% of it, that add no more than another run's

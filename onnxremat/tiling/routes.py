@@ -106,7 +106,8 @@ class Routes:
         self.one_pass_ns = sequence.imported.graph.total_cost()
         self._tiling = tiling
         self._deadline = deadline
-        self._room = most_nodes(nodes) - nodes
+        self.room = most_nodes(nodes) - nodes
+        """So many nodes may be added."""
         self._apart = sequence.around(tiling.fused)
         self._inner = sequence.into(tiling.joined)
         self._uncut = frozenset(
@@ -226,7 +227,7 @@ class Routes:
                 dropping(self.sequence, variation.drops, self._uncut).opening(variation.opened),
                 self._tiling.threads,
                 self._tiling.allow_rounding,
-                self._room,
+                self.room,
                 self._deadline,
                 self._apart,
                 self._inner,
@@ -282,7 +283,7 @@ class Routes:
                 rounds += 1
                 continue
             cost, nodes = sum(one.extra_ns for one in options), sum(one.nodes for one in options)
-            if nodes > self._room:
+            if nodes > self.room:
                 per_node = per_node * 4 or 10_000
                 if per_node > 1 << 40:
                     return None

@@ -7,8 +7,10 @@ from typing import Any, cast
 import pytest
 
 from onnxremat.fitting import in_tiles
-from onnxremat.fitting.in_tiles import PREDICTED_HALVINGS, Tiles, _Became
-from onnxremat.fitting.outcomes import TriedTiles
+from onnxremat.fitting.in_tiles import PREDICTED_HALVINGS, Tiles, _Became, _Measuring
+from onnxremat.fitting.outcomes import Tried, TriedTiles
+from onnxremat.tiling import TilingPlan
+from onnxremat_rewriters.tile import Region
 
 SHARES = (0.5, 0.32, 0.08)
 LESS, SAME, SLOW, NO_BETTER = _Became
@@ -89,3 +91,35 @@ def test_the_smallest_tiles_that_may_be_fast_enough_are_tried_first(
     assert tiles._promising(0.4, 0.1, of) == pytest.approx(promising, rel=1e-3)
     assert len(looked_at) == PREDICTED_HALVINGS
     assert looked_at[0] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("refused", "opens_later", "most"),
+    [("it takes longer to open", True, 50), ("+9% time", False, None), ("", True, None)],
+)
+def test_where_a_file_takes_too_long_to_open_later_ones_have_fewer_nodes(
+    refused: str, opens_later: bool, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where a form of it was taken."""
+    regions = (Region(("x",), ("y",), ((2, 4),)),)
+    tiling = TilingPlan(regions, 500, 1000, 0, 100, 100, threads=1, allow_rounding=False)
+    made = SimpleNamespace(refused=refused, opens_later=opens_later, compared_bytes=700)
+    planned = SimpleNamespace(made=made, attempts=())
+    narrowed: list[int] = []
+    monkeypatch.setattr(in_tiles, "_chosen", lambda search, asked, part: tiling)
+    monkeypatch.setattr(Tiles, "_learned", lambda tiles, base, tiling: base)
+    searches = SimpleNamespace(
+        budget=None,
+        options=SimpleNamespace(max_slowdown=0.1),
+        deadline=SimpleNamespace(share=lambda part: part),
+        tell=lambda said: None,
+        tried=lambda search: Tried(cast("Any", planned)),
+    )
+    of = _Measuring(
+        cast("Any", None), cast("Any", SimpleNamespace(narrow=narrowed.append)),
+        cast("Any", None), [], 0.1, 1000,
+    )  # fmt: skip
+    found, became = Tiles(cast("Any", searches))._measured_at(0.5, TriedTiles(), of)
+    assert became is (SLOW if refused else LESS)
+    assert narrowed == ([] if most is None else [most])
+    assert len(found.tried) == 1

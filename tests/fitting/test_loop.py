@@ -363,9 +363,12 @@ def again_below_3000(problem: Problem, limits: Limits) -> Plan:
     return make_plan(problem, Schedule(steps), "test", peak_bound_bytes=0)
 
 
+@pytest.mark.parametrize("dearer", [True, False])
 @pytest.mark.parametrize(("slowdown", "extra"), [(1.0, 0.25), (0.1, 0.0)])
-def test_the_smallest_peak_in_a_time_is_a_larger_one(slowdown: float, extra: float) -> None:
-    """op0 runs again unless its second run takes longer than is allowed where it is made."""
+def test_the_smallest_peak_in_a_time_is_a_larger_one(
+    slowdown: float, extra: float, dearer: bool
+) -> None:
+    """op0 runs again unless its second run is refused where it is made, for its time or not."""
     problem = Problem(kept_or_made_again(1500), MemoryRules())
     tried = []
 
@@ -373,7 +376,7 @@ def test_the_smallest_peak_in_a_time_is_a_larger_one(slowdown: float, extra: flo
         tried.append(forecast.plan.extra_time)
         late = forecast.plan.extra_time > slowdown
         why = "too slow" if late else ""
-        return Made(9000 if late else forecast.plan.peak_bytes, why, why)
+        return Made(9000 if late else forecast.plan.peak_bytes, why, why if dearer else "")
 
     runtime = replace(unproved(lambda plan: 0), make=make, slowdown=slowdown)
     found = smallest_within(problem, again_below_3000, planning(9), runtime)

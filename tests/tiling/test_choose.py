@@ -340,6 +340,20 @@ def search(name: str, seconds: float) -> TileSearch:
     return TileSearch(subject(name), TILING, Deadline(Limits(seconds), now=time.thread_time))
 
 
+@pytest.mark.parametrize("name", ["espcn", "transformer", "mobilenet", "unet"])
+def test_a_narrowed_search_adds_fewer_nodes(name: str) -> None:
+    """Also where smaller peaks are known, which need more."""
+    searched = search(name, 2.0)
+    smallest = searched.plan(None, MINUTES)
+    most = smallest.nodes_added // 2
+    searched.narrow(most)
+    narrowed = searched.plan(None, MINUTES)
+    assert 0 < narrowed.nodes_added <= most
+    assert smallest.peak_bytes < narrowed.peak_bytes < narrowed.untiled_peak_bytes
+    searched.narrow(2 * most)
+    assert searched.plan(None, MINUTES).nodes_added <= most
+
+
 @pytest.mark.parametrize("name", ["espcn", "unet", "mobilenet", "transformer", "two ranks"])
 def test_every_budget_of_at_least_the_smallest_peak_is_met_and_costs_no_more(name: str) -> None:
     smallest = search(name, 1.0).plan(None, MINUTES)

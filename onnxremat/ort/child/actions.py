@@ -169,6 +169,11 @@ def session_memory(request: JobRequest) -> dict[str, Any]:
     }
 
 
+def opening(request: JobRequest) -> dict[str, Any]:
+    """How long opening model 0 takes, the first session of this process."""
+    return {"load_seconds": request.runner(0).load_seconds}
+
+
 def one_heap(request: JobRequest) -> dict[str, Any]:
     """What opening model 0 and a run of it need of one heap (see `one_heap`): where the heap ends,
     and the most that is held. Records are read for `seconds` at most, counted from the start of

@@ -44,8 +44,8 @@ def refusals(model: int) -> Iterator[None]:
 
 
 class Runner:
-    """One session with its inputs. `number` is the model's place in the request; `load_seconds`: of
-    the processor, to open the session."""
+    """One session with its inputs. `number` is the model's place in the request; `load_seconds`:
+    what opening the session took."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class Runner:
             if profile_prefix is not None:
                 options.enable_profiling = True
                 options.profile_file_prefix = profile_prefix
-            began = time.process_time()
+            began = time.perf_counter()
             self.session = runtime_session(model, recipe, options)
-            self.load_seconds = time.process_time() - began
+            self.load_seconds = time.perf_counter() - began
             self.feeds = self._feeds(inputs)
             self.binding = self._bind()
             self.release()

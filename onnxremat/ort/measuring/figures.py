@@ -36,7 +36,7 @@ class SessionFigures:
     `activations_bytes`: the most that is allocated in a run, without
     an arena. `runs_bytes`: the most that a run adds to what the loaded session holds, resident
     (`SessionMemory.above_loaded_bytes`). `process_bytes`: the most of loading and runs together;
-    loading added `loaded_bytes` and took `load_seconds` of the processor. `returning_bytes`: the
+    loading added `loaded_bytes` and took `load_seconds`. `returning_bytes`: the
     same as `process_bytes` where malloc gives back what is freed, as MALLOC_MMAP_THRESHOLD_=65536
     makes it do."""
 

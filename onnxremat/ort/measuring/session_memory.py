@@ -8,7 +8,7 @@ to the system, as MALLOC_MMAP_THRESHOLD_ does.
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onnxremat.importer.external import all_external_tensors
@@ -22,6 +22,9 @@ HEAP_SECONDS = 60.0
 """How long it may take to put what was allocated into one heap: 3 s for a million allocations on a
 quiet machine."""
 
+OPENINGS = 7
+"""Of each model, where it is told which of two opens sooner."""
+
 SESSION_RUNS = 4
 """Of each session that is measured: later runs may take more than the first."""
 
@@ -32,8 +35,8 @@ class SessionMemory:
 
     `loaded_bytes`: what opening it added. `run_peaks_bytes`: the most that each run had above that.
     Mapped pages (of external weights above all) the system shares between processes and drops where
-    it needs room. Medians, if measured several times. `load_seconds`: of the processor, to open it,
-    the least of all that were measured. `returning`: the same where malloc gives back what is
+    it needs room. `load_seconds`: what that took. Medians, if measured several times.
+    `returning`: the same where malloc gives back what is
     freed. `before_bytes`: what the process held before, Python and the runtime above all;
     `opening_bytes`: the most that opening it added meanwhile.
     """
@@ -130,6 +133,25 @@ def measure_one_heap(
         return None if job.answer["end_bytes"] is None else HeapNeed(**job.answer)
 
 
+def measure_opening(
+    sources: Sequence[ModelSource],
+    inputs: Mapping[str, Array],
+    recipe: Recipe,
+    *,
+    openings: int = OPENINGS,
+) -> tuple[float, ...]:
+    """How many seconds it takes to open each of some models, the first session of its process:
+    the medians of so many new processes of each, in turns. Raises ModelError if the runtime refuses
+    one."""
+    opened = [_opened_by_path(source) for source in sources]
+    found: list[list[float]] = [[] for _ in opened]
+    for _ in range(openings):
+        for source, seconds in zip(opened, found, strict=True):
+            with run_job(worker_actions.opening, [source], [recipe], inputs) as job:
+                seconds.append(job.answer["load_seconds"])
+    return tuple(map(statistics.median, found))
+
+
 def measure_session(
     source: ModelSource,
     inputs: Mapping[str, Array],
@@ -165,7 +187,7 @@ def measure_session(
     return SessionMemory(
         round(statistics.median(one.loaded_bytes for one in found)),
         tuple(round(statistics.median(column)) for column in peaks),
-        min(one.load_seconds for one in (*found, given_back) if one is not None),
+        statistics.median(one.load_seconds for one in found),
         given_back,
         round(statistics.median(one.before_bytes for one in found)),
         round(statistics.median(one.opening_bytes for one in found)),
