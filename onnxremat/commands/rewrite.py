@@ -224,18 +224,28 @@ def rewrite(
         said = _kept_otherwise(subject, limit, options, progress)
         raise NoPlanFoundError("; ".join((str(error), *said)), error.attempts) from None
     progress("writing")
+    result = replace(result, output=target, plan_output=plan_target, weights_inside=inside)
+    _write(result, beside, folder, progress)
+    return result
+
+
+def _write(
+    result: RewriteResult, beside: Path | None, folder: Path, progress: ProgressReport
+) -> None:
+    """Put the files of a result in place, all or none: the model, with its weights `beside` or with
+    copies of the external ones that `folder` has, and the static plan."""
+    output, plan_output = result.output, result.plan_output
     contents, copies = dict[Path, bytes | Path](), dict[Path, Path]()
-    if plan_target is not None and result.static is not None:
-        contents[plan_target] = result.static.as_json().encode()
-    if target is not None and beside is not None and result.data is not None:
+    if plan_output is not None and result.static is not None:
+        contents[plan_output] = result.static.as_json().encode()
+    if output is not None and beside is not None and result.data is not None:
         name_data(result.model, _stored_name(beside))
         contents[beside] = result.data.path
-    elif target is not None:
-        copies = external_copies(result.model, folder, target, (plan_target,))
-    if target is not None:
-        contents[target] = result.model.SerializeToString()
+    elif output is not None:
+        copies = external_copies(result.model, folder, output, (plan_output,))
+    if output is not None:
+        contents[output] = result.model.SerializeToString()
     write_files(contents, copies, lambda: progress(PLACING))
-    return replace(result, output=target, plan_output=plan_target, weights_inside=inside)
 
 
 def _kept_otherwise(

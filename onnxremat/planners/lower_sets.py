@@ -15,6 +15,7 @@ lower sets.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from onnxremat.core.deadline import StoppedError
 from onnxremat.core.problem import Limits, Plan, Problem
@@ -54,7 +55,8 @@ def _search(split: TrainingSplit, chooser: Chooser) -> str:
     groups = _groups(split, chooser)
     graph = _forward_graph(split, groups, chooser)
     told = NOTHING_TRIED
-    try:
+    # Stopped, the chooser has the best so far, and says in the scope that there may be more.
+    with suppress(StoppedError):
         approximate = Family(graph, reachability_family(graph), chooser.deadline)
         told = f"approximate over {len(approximate.sets) - 1} lower sets"
         _try_all(split, groups, approximate, chooser)
@@ -63,8 +65,6 @@ def _search(split: TrainingSplit, chooser: Chooser) -> str:
             return f"{told}; there are more than {EXACT_SETS}"
         told = f"{told}, exact over all {len(every)}"
         _try_all(split, groups, Family(graph, every, chooser.deadline), chooser)
-    except StoppedError:
-        pass  # The chooser has the best so far, and says in the scope that there may be more.
     return told
 
 

@@ -82,15 +82,18 @@ def every_in_order(graph: Graph) -> Iterator[Schedule]:
     """All schedules in the given order with at most COPIES executions of an op: there an op's first
     execution may be one that nobody reads."""
 
+    def runs(schedule: Schedule) -> bool:
+        try:
+            check(graph, schedule, idle_firsts=True)
+        except ScheduleError:
+            return False
+        return True
+
     def extend(steps: tuple[int, ...]) -> Iterator[Schedule]:
         done = len(set(steps))
         if done == len(graph.ops):
             schedule = Schedule(steps)
-            try:
-                check(graph, schedule, idle_firsts=True)
-            except ScheduleError:
-                pass  # What follows may read what nobody reads yet.
-            else:
+            if runs(schedule):  # If not: what follows may read what nobody reads yet.
                 yield schedule
         for v, op in enumerate(graph.ops[: done + 1]):
             if steps.count(v) < (COPIES if op.recomputable else 1):
