@@ -40,9 +40,10 @@ HALVINGS, PREDICTED_HALVINGS = 3, 3
 BETWEEN = 0.15
 """Of all seconds, for looking at tiles between such a step's."""
 
-FEWER_NODES = 0.5
-"""Of those that tiles add whose file takes too long to open, for all after them: that time is for
-nodes, and what runs in about as much time may have many or few."""
+FEWER_NODES = 0.95
+"""Of those that tiles add whose file takes too long to open, at most, for all after them: that time
+is for nodes, and what runs in about as much time may have many or few. Fewer, by as much as that
+time is too long."""
 
 NEAR_LIMIT = 1.05
 """What is predicted to take at most this share of a limit may keep it."""
@@ -229,8 +230,9 @@ class Tiles:
         one = searches.tried(Search(tiled, seconds, tiling))
         best, taken = self._best_bytes([*of.tried, *found.tried]), self._best_bytes([one])
         found = found.with_tried(tiling, one)
-        if one.refused and one.opens_later:
-            of.search.narrow(int(FEWER_NODES * tiling.nodes_added))
+        if one.load_share is not None:
+            share = min(FEWER_NODES, one.load_share)
+            of.search.narrow(int(share * tiling.nodes_added))
         if one.refused:
             return found, _Became.SLOW
         kept = one.planned is not None and budget is not None

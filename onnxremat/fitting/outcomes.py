@@ -64,9 +64,11 @@ class Tried:
         return isinstance(self.missed, PlanMissedError) and self.missed.refused
 
     @property
-    def opens_later(self) -> bool:
-        """Whether a form of the file was refused for the time that it takes to open."""
-        return self.planned is not None and self.planned.made.opens_later
+    def load_share(self) -> float | None:
+        """Of the time that it takes to open the file, where it was refused for that, the share that
+        is allowed."""
+        made = None if self.planned is None else self.planned.made
+        return made.load_share if made is not None and made.refused else None
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:

@@ -224,7 +224,8 @@ class StockTarget(Target):
         return Made(
             rewritten, result.model, self._figure(memory), forecast.expected_bytes,
             pair=None if chosen is None else chosen.pair, details=result, refused=refused,
-            dearer=self._dearer(result), opens_later=any(o.opens_later for o in result.candidates),
+            dearer=self._dearer(result),
+            load_share=max((o.load_share for o in result.candidates if o.load_share), default=None),
             sized=sized and not as_it_came, checks_sizes=True,
             least_bytes=memory.least_bytes if self.process else None,
         )  # fmt: skip

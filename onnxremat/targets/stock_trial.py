@@ -54,8 +54,8 @@ class Candidate:
     its own under the same options. `same_as_unoptimized` and `same_as_stock`: its outputs are the
     original's, bit for bit, as run without optimisations and with default options. `one_heap`: what
     it needs there, if it is portable. All None where it was not asked, or cannot be told.
-    `too_slow`: whether it was refused for the time that it takes to run, or, with `opens_later`, to
-    open.
+    `too_slow`: whether it was refused for the time that it takes, to open or to run; `load_share`:
+    the share of the former that is allowed, None if it is not too long.
     """
 
     variant: Variant
@@ -67,7 +67,7 @@ class Candidate:
     same_as_stock: bool | None = None
     one_heap: HeapNeed | None = None
     too_slow: bool = False
-    opens_later: bool = False
+    load_share: float | None = None
 
     @property
     def pair(self) -> ModelPair | None:
@@ -254,10 +254,11 @@ class StockTrial:
         assert memory is not None
         reason = "" if asked.keeps(memory) else ABOVE
         reason = reason or self._more_memory(candidate, memory)
-        later = "" if reason else self._opens_later(file.source, memory, asked.load_ratio)
-        if reason := reason or later:
-            late = bool(later)
-            return replace(candidate, reason=reason, too_slow=late, opens_later=late)
+        if not reason:
+            reason, share = self._opens_later(file.source, memory, asked.load_ratio)
+            candidate = replace(candidate, too_slow=bool(reason), load_share=share)
+        if reason:
+            return replace(candidate, reason=reason)
         outputs, expected = original.outputs(file.source), original.expected(reference)
         candidate = replace(
             candidate,
@@ -336,22 +337,24 @@ class StockTrial:
 
     def _opens_later(
         self, source: ModelSource, memory: SessionMemory, load_ratio: float | None
-    ) -> str:
+    ) -> tuple[str, float | None]:
         """How much longer a candidate takes to open than the original, if that is too long, or
-        ""; where a session of each is close to that, more are opened."""
+        "", and the share of it that is allowed, or None; where a session of each is close to that,
+        more are opened."""
         if load_ratio is None:
-            return ""
+            return "", None
         before, after = self.before.load_seconds, memory.load_seconds
         most = max(load_ratio * before, SHORT_LOADING_SECONDS)
         if most / _CLOSE_LOAD_RATIO < after < most * _CLOSE_LOAD_RATIO:
             before, after = self.original.opening(source)
             most = max(load_ratio * before, SHORT_LOADING_SECONDS)
         if after <= most:
-            return ""
-        return (
+            return "", None
+        reason = (
             f"it takes longer to open, {format_seconds(after)} where the original takes "
             f"{format_seconds(before)}"
         )
+        return reason, most / after
 
 
 def _slower(times: TimeComparison | None, max_time_ratio: float) -> str:

@@ -113,12 +113,21 @@ class PlannedModel:
     def _opened_as(self, variant: Variant) -> Written:
         """A variant of the planned model, which the runtime optimizes when it opens the file: then
         its nodes stand elsewhere, so that all edges are needed."""
-        original = self.original
         parts: dict[str, Any] = {}
         if self.weights is Weights.EXTERNAL and variant is not Variant.CAPTURE:
             # What is laid out when the file is opened needs its weights, and shapes, there.
             parts = {"local_weights": True, "stated": True}
-        made = self._chained(self.model, variant, **parts)
+        written = self._written_outside(self._chained(self.model, variant, **parts))
+        if parts:
+            written = replace(written, order=self.in_order(variant, written))
+            if written.order is not None and not written.order.as_planned:
+                made = self._chained(self.model, variant, cover_all=True, **parts)
+                written = self._written_outside(made)
+        return written
+
+    def _written_outside(self, made: StockModel) -> Written:
+        """A file with its weights outside, if they are to be, and can."""
+        original = self.original
         if self.weights is not Weights.EMBEDDED:
             pair = with_weights_outside(
                 made.model, original.base_dir, original.recipe, self.weights
@@ -167,8 +176,11 @@ class PlannedModel:
         pair, ordered = self._optimized
         stated = len(ordered.graph.value_info) > 0
         parts = {"local_weights": False, "stated": stated}
-        for edges in (Edges.NEEDED, Edges.ALL):
-            made = self._chained(ordered, variant, edges=edges, **parts)
+        tries = [(Edges.NEEDED, False), (Edges.ALL, stated)]
+        if stated:
+            tries.insert(1, (Edges.NEEDED, True))
+        for edges, cover_all in tries:
+            made = self._chained(ordered, variant, edges=edges, cover_all=cover_all, **parts)
             file = pair.guarded(made.model)
             written = Written(file.model, file.source(), made, file)
             written = replace(written, order=self.in_order(variant, written))

@@ -80,8 +80,9 @@ class Made:
     `sized`: whether `model` holds for the planned sizes only, None where the subject says so.
     `checks_sizes`: whether `model` itself fails at other sizes, so that its inputs need not declare
     them. `dearer`: why a form of the plan that takes less was not taken, if one was refused for
-    time. `opens_later`: whether what was refused takes longer to open than what is allowed.
-    `least_bytes`: the figure without what is chance in it, None if nothing is.
+    time. `load_share`: of the time that it takes to open what was refused for that, the largest
+    share that is allowed, None if nothing was. `least_bytes`: the figure without what is chance in
+    it, None if nothing is.
     """
 
     rewritten: Rewritten
@@ -93,7 +94,7 @@ class Made:
     details: object = None
     refused: str = ""
     dearer: str = ""
-    opens_later: bool = False
+    load_share: float | None = None
     sized: bool | None = None
     checks_sizes: bool = False
     least_bytes: int | None = None

@@ -94,16 +94,21 @@ def test_the_smallest_tiles_that_may_be_fast_enough_are_tried_first(
 
 
 @pytest.mark.parametrize(
-    ("refused", "opens_later", "most"),
-    [("it takes longer to open", True, 50), ("+9% time", False, None), ("", True, None)],
+    ("refused", "load_share", "most"),
+    [
+        ("it takes longer to open", 0.6, 60),
+        ("it takes longer to open", 0.99, 95),
+        ("+9% time", None, None),
+        ("", 0.6, None),
+    ],
 )
 def test_where_a_file_takes_too_long_to_open_later_ones_have_fewer_nodes(
-    refused: str, opens_later: bool, most: int | None, monkeypatch: pytest.MonkeyPatch
+    refused: str, load_share: float | None, most: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not where a form of it was taken."""
     regions = (Region(("x",), ("y",), ((2, 4),)),)
     tiling = TilingPlan(regions, 500, 1000, 0, 100, 100, threads=1, allow_rounding=False)
-    made = SimpleNamespace(refused=refused, opens_later=opens_later, compared_bytes=700)
+    made = SimpleNamespace(refused=refused, load_share=load_share, compared_bytes=700)
     planned = SimpleNamespace(made=made, attempts=())
     narrowed: list[int] = []
     monkeypatch.setattr(in_tiles, "_chosen", lambda search, asked, part: tiling)

@@ -85,15 +85,17 @@ class BodyPlan:
 
 
 def write_body(
-    plan: BodyPlan, forms: Forms, token: str, *, hide: bool, edges: Edges, stated: bool = False
+    plan: BodyPlan, forms: Forms, token: str, *, hide: bool, edges: Edges, cover_all: bool = False
 ) -> Body:
-    """The nodes of `plan.model`, hidden and chained. `token` is an empty vector's name. `stated`:
-    whether what the model states of inner values will be in the file.
+    """The nodes of `plan.model`, hidden and chained. `token` is an empty vector's name.
+    `cover_all`: whether the runtime may know the shape of any value.
 
     The same `forms` must not be used for another body of the same model. O(nodes) for NONE and
     ALL, O(nodes x rounds) for NEEDED, with a round for each layer of edges found.
     """
-    hidden = _hidden(plan, forms, token, stated=stated) if hide else _as_it_is(plan)
+    hidden = _hidden(plan, forms, token) if hide else _as_it_is(plan)
+    if cover_all:
+        hidden = replace(hidden, shapes_hidden=False)
     if edges is Edges.NONE:
         return Body(tuple(hidden.nodes), hidden.steps, 0, ())
     chain = _Chain(hidden, plan, forms, token)
@@ -122,7 +124,7 @@ def _as_it_is(plan: BodyPlan) -> _Hidden:
     return _Hidden(nodes, tuple(steps), plan.constants.names, shapes_hidden=False)
 
 
-def _hidden(plan: BodyPlan, forms: Forms, token: str, *, stated: bool) -> _Hidden:
+def _hidden(plan: BodyPlan, forms: Forms, token: str) -> _Hidden:
     """Inputs and constant shapes read through the token; copies of constant nodes merged. Inputs
     that are weights of other values only stay: they say no more than a stored weight does.
 
@@ -173,7 +175,7 @@ def _hidden(plan: BodyPlan, forms: Forms, token: str, *, stated: bool) -> _Hidde
         ):
             nodes += forms.through(node.output[0], token, f"kept__{node.output[0]}")
             names[node.output[0]] = nodes[-1].output[0]
-    return _Hidden(nodes, tuple(steps), constants.names, shapes_hidden=not stated)
+    return _Hidden(nodes, tuple(steps), constants.names, shapes_hidden=True)
 
 
 def _weights_only(graph: onnx.GraphProto, constants: RuntimeConstants) -> frozenset[str]:

@@ -54,6 +54,7 @@ def stock(
     warm_bytes: int = 0,
     local_weights: bool | None = None,
     stated: bool | None = None,
+    cover_all: bool = False,
     sizes: Sizes = MappingProxyType({}),
 ) -> StockModel:
     """`model`, whose nodes are in plan order, made to keep its plan under default options.
@@ -62,7 +63,9 @@ def stock(
     `local_weights` keeps weights of convolutions where layout optimisations find them (see
     `weights`), `stated` what is declared of inner values; both by default where shapes are not
     hidden (only with `wrap`; else inner value_info goes). Behind an edge no shape is inferred, and
-    what the runtime optimizes by shape it does where they are stated. `sizes` are shapes of inputs
+    what the runtime optimizes by shape it does where they are stated. With `cover_all` edges begin
+    behind a node that hides the shape of any value, not only of those whose shapes are found here:
+    from what is stated the runtime may infer more. `sizes` are shapes of inputs
     outside of which the model has to fail, though it declares less (module `checked_sizes`; only
     with `wrap`). Declared inputs, outputs, initializers and metadata stay. Values are the same bit
     for bit as far as the runtime executes the nodes as they are.
@@ -86,7 +89,7 @@ def stock(
     token = forms.token(sequence.output[0], warm_bytes)
     stated = not hide if stated is None else stated
     body = write_body(
-        plan, forms, token, hide=hide, edges=edges if chain else Edges.NONE, stated=stated
+        plan, forms, token, hide=hide, edges=edges if chain else Edges.NONE, cover_all=cover_all
     )
     if stated:
         _state_edges(result.graph, body)
