@@ -203,6 +203,18 @@ def test_edges_needed_are_some_of_all() -> None:
     assert stock(model, chain=False).edges == 0
 
 
+@pytest.mark.parametrize("cover_all", [False, True])
+def test_an_edge_hides_a_shape_where_it_may_be_known(cover_all: bool) -> None:
+    """Behind the token none is, unless the runtime finds out more; the order is kept either way."""
+    model = wide()
+    made = stock(model, stated=True, cover_all=cover_all)
+    nodes = planned_graph(made.model).node
+    covers = [n for n in nodes if n.output[0].startswith("stock__seen")]
+    assert made.edges > 0
+    assert len(covers) == (made.edges if cover_all else 0)
+    assert check_order(made, Path(), feed(model), threads=1).as_planned
+
+
 def test_inputs_that_are_weights_are_not_hidden() -> None:
     """Where they are read as something else, too, or weigh what is known, they are."""
     nodes = [
