@@ -231,8 +231,7 @@ class Tiles:
         best, taken = self._best_bytes([*of.tried, *found.tried]), self._best_bytes([one])
         found = found.with_tried(tiling, one)
         if one.load_share is not None:
-            share = min(FEWER_NODES, one.load_share)
-            of.search.narrow(int(share * tiling.nodes_added))
+            of.search.narrow(int(min(FEWER_NODES, one.load_share) * tiling.nodes_added))
         if one.refused:
             return found, _Became.SLOW
         kept = one.planned is not None and budget is not None

@@ -270,9 +270,9 @@ def _smallest_in_time(rounds: "_Rounds[F, M]", slowdown: float) -> Found[M]:
             rounds.ended(one, f"refused: {why or 'another plan takes less'}", forecast, taken)
         enough = not (made.dearer or made.refused)
         if enough or deadline.stopped():
-            other_why = "one of less memory was fast enough" if enough else "no time is left"
+            why = "one of less memory was fast enough" if enough else "planning was stopped"
             for other in plans[number:]:
-                rounds.ended(other, f"not made: {other_why}")
+                rounds.ended(other, f"not made: {why}")
             break
     assert best is not None, "one adds least"
     return rounds.found(*best)

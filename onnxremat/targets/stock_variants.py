@@ -176,10 +176,8 @@ class PlannedModel:
         pair, ordered = self._optimized
         stated = len(ordered.graph.value_info) > 0
         parts = {"local_weights": False, "stated": stated}
-        tries = [(Edges.NEEDED, False), (Edges.ALL, stated)]
-        if stated:
-            tries.insert(1, (Edges.NEEDED, True))
-        for edges, cover_all in tries:
+        tries = ((Edges.NEEDED, False), (Edges.NEEDED, stated), (Edges.ALL, stated))
+        for edges, cover_all in dict.fromkeys(tries):
             made = self._chained(ordered, variant, edges=edges, cover_all=cover_all, **parts)
             file = pair.guarded(made.model)
             written = Written(file.model, file.source(), made, file)

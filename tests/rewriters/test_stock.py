@@ -509,10 +509,12 @@ def test_a_heap_that_loading_leaves_by_chance_chooses_no_variant(
     ("seconds", "again", "allowed", "said"),
     [
         ((1.0, 2.0), None, 1.05, "2.00 s where the original takes 1.00 s"),
-        ((2.0, 2.08), (2.0, 2.09), 1.05, ""),
+        ((1.0, 1.2), (1.0, 1.2), 1.05, "1.20 s where the original takes 1.00 s"),
+        ((2.0, 2.08), (2.0, 2.08), 1.05, ""),
         ((2.0, 2.08), (2.0, 2.12), 1.05, "2.12 s where the original takes 2.00 s"),
         ((1.0, 1.4), (1.2, 1.2), 1.0, ""),
         ((0.01, 0.05), (0.01, 0.04), 1.05, ""),
+        ((0.01, 0.05), (0.01, 0.05), 1.05, "50.0 ms where the original takes 10.0 ms"),
         ((0.01, 0.02), None, 1.05, ""),
         ((0.05, 0.04), (0.05, 0.06), 1.0, "60.0 ms where the original takes 50.0 ms"),
         ((0.06, 0.1), None, 1.05, "100.0 ms where the original takes 60.0 ms"),

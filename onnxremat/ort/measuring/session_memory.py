@@ -35,10 +35,10 @@ class SessionMemory:
 
     `loaded_bytes`: what opening it added. `run_peaks_bytes`: the most that each run had above that.
     Mapped pages (of external weights above all) the system shares between processes and drops where
-    it needs room. `load_seconds`: what that took. Medians, if measured several times.
-    `returning`: the same where malloc gives back what is
-    freed. `before_bytes`: what the process held before, Python and the runtime above all;
-    `opening_bytes`: the most that opening it added meanwhile.
+    it needs room. `load_seconds`: what opening it took. Medians, if measured several times.
+    `returning`: the same where malloc gives back what is freed. `before_bytes`: what the process
+    held before, Python and the runtime above all; `opening_bytes`: the most that opening it added
+    meanwhile.
     """
 
     loaded_bytes: int

@@ -65,10 +65,10 @@ def stock(
     hidden (only with `wrap`; else inner value_info goes). Behind an edge no shape is inferred, and
     what the runtime optimizes by shape it does where they are stated. With `cover_all` edges begin
     behind a node that hides the shape of any value, not only of those whose shapes are found here:
-    from what is stated the runtime may infer more. `sizes` are shapes of inputs
-    outside of which the model has to fail, though it declares less (module `checked_sizes`; only
-    with `wrap`). Declared inputs, outputs, initializers and metadata stay. Values are the same bit
-    for bit as far as the runtime executes the nodes as they are.
+    from what is stated the runtime may infer more. `sizes` are shapes of inputs outside of which
+    the model has to fail, though it declares less (module `checked_sizes`; only with `wrap`).
+    Declared inputs, outputs, initializers and metadata stay. Values are the same bit for bit as far
+    as the runtime executes the nodes as they are.
 
     Raises ModelError if the model was made by `stock` already, is of an operator set that cannot
     be raised to one with sequences, or has an output whose type no branch can make.
